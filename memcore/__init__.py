@@ -19,7 +19,7 @@ except ImportError as _exc:
     _message = (
         f"memcore's compiled core (memcore._fast) is not in {__path__[0]}, or was built for "
         "another Python: if that is a checkout and memcore is installed, work in another "
-        "directory, or run 'python setup.py build_ext --inplace' there; else install memcore with "
+        "directory, or build it in place with 'pip install -e .' there; else install memcore with "
         f"pip ({_exc})"
     )
     raise ImportError(_message) from _exc

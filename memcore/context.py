@@ -16,7 +16,6 @@ from memcore.errors import (
     ContextOverflowError,
     HistoryViolationError,
     InvalidItemError,
-    InvalidOptionError,
 )
 from memcore.log import AnyLedger, count_message, new_ledger
 from memcore.model import Context, Conversion, ItemKind, Message, Repair, Violation
@@ -26,6 +25,7 @@ from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
     PairPolicy,
     WireItem,
+    format_policy,
     get_policy,
     lead_in_message,
     render,
@@ -367,10 +367,7 @@ def convert(messages: Sequence[Mapping[str, Any]], *, to: str | PairPolicy) -> C
     """
     from memcore.wire.convert import convert_entries  # noqa: PLC0415 - contexts do not need it
 
-    policy = get_policy(to)
-    if not policy.repairs:
-        msg = f"to: expected the policy of a wire format, got {policy.name!r}"
-        raise InvalidOptionError(msg)
+    policy = format_policy(to, "to")
     found = _checked(messages)
     return convert_entries([WireItem(at, message) for at, message in enumerate(found)], policy)
 

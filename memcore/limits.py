@@ -59,6 +59,8 @@ ITEM_INLINE_BYTES_MAX: Final = 32 * 1024
 """Larger encoded items go to a blob; LMDB stores bigger values in contiguous page runs."""
 CALLS_PER_ITEM_MAX: Final = 65_535
 ITEM_TOKENS_MAX: Final = 2**32 - 1
+JSON_DEPTH_MAX: Final = 512
+"""Levels of arrays and objects in a stored value."""
 META_BYTES_MAX: Final = 64 * 1024
 ENVELOPE_TEXT_CHARS_MAX: Final = 1024
 NAME_CHARS_MAX: Final = 65_536

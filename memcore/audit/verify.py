@@ -67,6 +67,7 @@ __all__ = [
     "cut_chain",
     "cut_chains",
     "entries",
+    "need_audited",
     "noted_rows",
 ]
 
@@ -543,6 +544,16 @@ class Comparison:
 # --- Verification of all chains of a file, one read transaction per chain -------------------------
 
 
+def need_audited(txn: ReadTxn, path: str) -> None:
+    """Refuse to go on with a file without an audit.
+
+    Raises:
+        AuditError: it has none.
+    """
+    if not is_audited(txn, path) and next(entries(txn, DATABASE), None) is None:
+        raise AuditError(f"{path}: is not audited; open it with audit=Audit(key=...) once")
+
+
 @record(slots=True)
 class Verification:
     """Verification of one file."""
@@ -576,12 +587,9 @@ class Verification:
                 self._suspect(Suspicion(place, 1, Why.TRUNCATED, what))
 
     def _places(self, txn: ReadTxn) -> list[Place]:
+        need_audited(txn, self.store.path)
         flagged = is_audited(txn, self.store.path)
         if next(entries(txn, DATABASE), None) is None:
-            if not flagged:
-                raise AuditError(
-                    f"{self.store.path}: is not audited; open it with audit=Audit(key=...) once"
-                )
             what = "the database's chain is missing as a whole"
             self._suspect(Suspicion(DATABASE, 1, Why.TRUNCATED, what))
         elif not flagged:

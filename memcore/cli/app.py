@@ -11,7 +11,13 @@ import click
 from click.shell_completion import get_completion_class
 
 import memcore
-from memcore.cli.entry import OutputError, ProgramOptions, give_up_output, missing_package
+from memcore.cli.entry import (
+    OutputError,
+    ProgramOptions,
+    Terminated,
+    give_up_output,
+    missing_package,
+)
 from memcore.cli.options import EPILOG, ExitCode, InOrder, exit_code_of
 from memcore.cli.output import complain
 
@@ -122,6 +128,9 @@ class VerbGroup(InOrder):
             sys.stdout.flush()
         except OutputError as error:
             raise SystemExit(give_up_output(error)) from None
+        except Terminated:
+            complain("terminated")
+            raise SystemExit(ExitCode.TERMINATED) from None
         except KeyboardInterrupt:
             complain("interrupted")
             raise SystemExit(ExitCode.INTERRUPTED) from None
@@ -144,7 +153,35 @@ def _report(error: Exception, *, debug: bool) -> None:
         text = missing
     elif not isinstance(error, memcore.MemcoreError | OSError):
         text = f"a bug in memcore: {type(error).__name__}: {text}; please report what --debug shows"
-    complain(text or type(error).__name__)
+    complain(_as_said_here(text) or type(error).__name__)
+
+
+_SAID_HERE: Final = (
+    ("open it with audit=Audit(key=...) once", "a program begins one with audit=Audit(key=...)"),
+    (
+        "open it with audit=Audit(key=...) to write to it, or with read_only=True",
+        "to write to it, set MEMCORE_AUDIT_KEY_FILE or MEMCORE_AUDIT_KEY",
+    ),
+    ("open it with key=", "set MEMCORE_KEY, as to file:PATH or env:NAME"),
+    ("salvage it with key=", "set MEMCORE_KEY, as to file:PATH or env:NAME"),
+    ("say where it lies with key_file=", "say where it lies with MEMCORE_KEY_FILE"),
+    ("give key_file= another name", "give MEMCORE_KEY_FILE another name"),
+    ("pass allow_unsafe=True if the file is a cache or a test's, else leave durability out",
+     "it is for caches and tests, which programs make; leave --durability out"),
+    ("call finish_erasures()", "run 'memcore erase --finish'"),
+    ("; without create=False or read_only=True it is made", ""),
+    ("take it with session.lease() after that", "run it again after that"),
+    (", or give another one", ""),
+    (" (on_conflict=)", ""),
+    ("and see verify_audit()", "and see 'memcore audit verify'"),
+)  # fmt: skip
+"""Words for programs in messages of the library, and what the command line has in their place."""
+
+
+def _as_said_here(text: str) -> str:
+    for ours, here in _SAID_HERE:
+        text = text.replace(ours, here)
+    return text
 
 
 def _print_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:

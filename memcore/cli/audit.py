@@ -12,17 +12,19 @@ import click
 
 import memcore
 from memcore.audit.start import key_in
+from memcore.audit.verify import need_audited
 from memcore.cli.options import (
     ExitCode,
+    FiniteRange,
     InOrder,
     app_option,
     find_session,
-    is_judged,
     json_option,
     reading,
     store_option,
     user_option,
     verb,
+    writing,
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, progress, timestamp, warn
@@ -147,7 +149,7 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
 @store_option
 @click.option(
     "--older-than-days",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     required=True,
     help="Entries as old as this go.",
 )
@@ -162,7 +164,9 @@ def cut(
         complain("say --yes to forget entries of the audit")
         raise SystemExit(ExitCode.REFUSED)
     audit = _audit(key_file, anchor=anchor)
-    with memcore.open(store, create=False, verify=is_judged(), audit=audit) as db:
+    with reading(store) as db:  # opening with an audit begins one
+        db.engine.store.read(lambda txn: need_audited(txn, store))
+    with writing(store, audit=audit) as db:
         seconds = timedelta(days=older_than_days).total_seconds()
         count = db.cut_audit(older_than_seconds=seconds)
     print(f"cut {count:,} entries")

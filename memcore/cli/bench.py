@@ -15,7 +15,7 @@ from memcore._fast import build_flavour
 from memcore.bench.measure import QUESTIONS, BenchRow, measured
 from memcore.bench.plot import Bar, bar_chart, line_chart, number, page
 from memcore.bench.workload import Workload, generated, read_workload
-from memcore.cli.options import json_option, need_new, verb
+from memcore.cli.options import FiniteRange, json_option, need_new, preset_or_file, verb
 from memcore.cli.output import emit_json, escape, print_pairs, print_table, stages, warn
 from memcore.compaction import CompactionPolicy
 
@@ -53,7 +53,7 @@ FAILURES_SHOWN = 5
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.0, max=600.0),
+    type=FiniteRange(min=0.0, max=600.0),
     default=2.0,
     help="Time for each measurement.",
 )
@@ -113,9 +113,9 @@ def _policy(given: str | None) -> CompactionPolicy | None:
     """A preset by name, else the policy in a file."""
     if given is None:
         return None
-    if given in memcore.PRESETS:
-        return memcore.compaction_policy(given)
-    return memcore.read_policy(given)
+    return preset_or_file(
+        given, memcore.PRESETS, preset=memcore.compaction_policy, read=memcore.read_policy
+    )
 
 
 def _check_places(place: str | None, html: str | None) -> None:

@@ -21,6 +21,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import emit_json
 from memcore.limits import BUNDLE_BYTES
+from memcore.options import checked_file
 from memcore.session.retry import BUNDLE_BYTES_LEAST
 from memcore.store.copy import beside
 from memcore.store.datafile import publish
@@ -63,7 +64,7 @@ def bundle_session(
     The bundle is one JSON object; --json wraps it like the output of other verbs.
     """
     if out is not None:
-        need_new(out)
+        need_new(checked_file("--out", out))
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:

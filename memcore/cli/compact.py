@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from memcore.cli.options import (
     find_session,
     json_option,
     need_choice,
+    preset_or_file,
     reading,
     session_argument,
     store_option,
@@ -93,9 +93,11 @@ def compact_session(
 
 def _policy(given: str | None) -> CompactionPolicy:
     """A preset by name, else the policy in a file."""
-    if given is None or given in memcore.PRESETS or not os.path.exists(given):
-        return memcore.compaction_policy(given)
-    return memcore.read_policy(given)
+    if given is None:
+        return memcore.compaction_policy(None)
+    return preset_or_file(
+        given, memcore.PRESETS, preset=memcore.compaction_policy, read=memcore.read_policy
+    )
 
 
 def _report(result: memcore.CompactionResult, *, as_json: bool) -> None:

@@ -7,13 +7,16 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from signal import SIG_DFL, SIGTERM, signal
+from typing import Any, Final, NamedTuple, NoReturn
 
 __all__ = [
     "ExitCode",
     "OutputError",
     "ProgramOptions",
+    "Terminated",
     "give_up_output",
     "main",
     "missing_package",
@@ -34,10 +37,23 @@ class ExitCode(IntEnum):
     BUG = 70
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+    TERMINATED = 143
 
 
-class OutputError(OSError):
-    """Standard output cannot be written: the device is full, or the reader has closed it."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a verb as Ctrl-C does: what it left behind is removed."""
+
+
+class OutputError(Exception):
+    """Standard output cannot be written: the device is full, or the reader has closed it.
+
+    No OSError: click would take a closed pipe for a failure of its own.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror)
+        self.errno = error.errno
+        self.strerror = error.strerror
 
 
 class _Output(io.FileIO):
@@ -47,7 +63,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            raise OutputError(error.errno, error.strerror) from error
+            raise OutputError(error) from error
 
 
 _LIBRARIES: Final = ("click", "rich")
@@ -74,15 +90,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
+    before: Any = SIG_DFL
+    with suppress(ValueError):  # not on the main thread, as in a test
+        before = signal(SIGTERM, _terminate)
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except OutputError as error:
         return give_up_output(error)
-    except KeyboardInterrupt:  # while modules are loaded; a verb's is reported where verbs are run
-        print("memcore: error: interrupted", file=sys.stderr)
-        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt as error:  # while modules are loaded; verbs report theirs themselves
+        is_term = isinstance(error, Terminated)
+        print(f"memcore: error: {'terminated' if is_term else 'interrupted'}", file=sys.stderr)
+        return ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
+    finally:
+        with suppress(ValueError):
+            signal(SIGTERM, before)
     return code
+
+
+def _terminate(*_: Any) -> NoReturn:
+    raise Terminated
 
 
 def _run(arguments: list[str]) -> int:
@@ -105,11 +132,21 @@ def _run(arguments: list[str]) -> int:
         print(f"memcore: error: {text}", file=sys.stderr)
         return ExitCode.USAGE
 
+    import click
+
     try:
-        app.main(arguments, prog_name="memcore", obj=ProgramOptions(debug=debug))
+        code = app.main(
+            arguments, prog_name="memcore", obj=ProgramOptions(debug=debug), standalone_mode=False
+        )
+    except click.ClickException as error:
+        from memcore.cli.output import muted_if_full
+
+        with muted_if_full():
+            error.show()
+        return error.exit_code
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def missing_package(error: ImportError) -> str:

@@ -27,8 +27,10 @@ from memcore.cli.options import (
 from memcore.cli.output import complain, progress, warn
 from memcore.exchange.lines import EXPORTS
 from memcore.files import sync_directory
+from memcore.options import checked_file
 from memcore.store.copy import beside
 from memcore.store.datafile import publish
+from memcore.store.store import is_own_file
 
 __all__ = [
     "export_sessions",
@@ -136,7 +138,7 @@ def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    need_directory(to)
+    need_directory(checked_file("--to", to))
     problem = _why_not(to, store, overwrite=overwrite) if os.path.lexists(to) else ""
     if problem:
         complain(f"{to}: {problem}")
@@ -160,6 +162,6 @@ def _why_not(to: str, store: str, *, overwrite: bool) -> str:
     if os.path.exists(to):
         if not os.path.isfile(to):
             return "is no regular file; export to - and redirect that"
-        if os.path.samefile(to, store) or os.path.realpath(to) == f"{os.path.realpath(store)}-lock":
-            return "is the database itself; name another file"
+        if is_own_file(to, store, os.environ.get("MEMCORE_KEY_FILE")):
+            return "belongs to the database; name another file"
     return ""

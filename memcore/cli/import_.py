@@ -32,6 +32,7 @@ from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn_
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
 from memcore.importing import KINDS, ImportReport
+from memcore.options import checked_path
 from memcore.records import record
 from memcore.store.datafile import LMDB_MAGIC
 from memcore.wire import get_policy
@@ -160,6 +161,7 @@ def import_file(
     """
     _check_places(store, user=user, app=app)
     need_directory(store)
+    checked_path("FILE", file)
     if kind is None and os.path.isdir(file):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
     if kind is None and allowed:

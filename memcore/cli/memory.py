@@ -15,6 +15,7 @@ import click
 import memcore
 from memcore.cli.options import (
     ExitCode,
+    FiniteRange,
     InOrder,
     json_option,
     reading,
@@ -117,13 +118,13 @@ def list_memories(
 @click.argument("query", metavar="QUERY", help="Words in any order.")
 @user_option
 @app_option
-@click.option("-k", type=click.IntRange(min=1), default=10, metavar="N", help="At most this many.")
+@click.option("-k", type=click.IntRange(min=1, max=1000), default=10, metavar="N", help="Results.")
 @click.option(
     "--mode",
     type=click.Choice(("auto", "lexical", "hybrid", "vector")),
     default="lexical",
     metavar="MODE",
-    help="lexical; or hybrid or vector, by the model WordLlama.",
+    help="lexical, or auto, the same here; hybrid or vector, by the model WordLlama.",
 )
 @click.option("--index", is_flag=True, help="Index and embed what is missing first; this writes.")
 @json_option
@@ -386,7 +387,7 @@ def show_playbooks(store: str, scenario: str | None, *, user: str, app: str, as_
 @app_option
 @click.option(
     "--archive-below",
-    type=float,
+    type=FiniteRange(),
     metavar="SCORE",
     help="Archive what scores less: importance, fading with age, + uses + sessions that say it.",
 )
@@ -508,7 +509,7 @@ def show_grants(store: str, *, user: str, app: str, as_json: bool) -> None:
 @click.option(
     "--redact", default="default", metavar="POLICY", help="Redaction policy; empty: none."
 )
-@click.option("--until", type=float, metavar="SECONDS", help="When it ends, since 1970.")
+@click.option("--until", type=FiniteRange(), metavar="SECONDS", help="When it ends, since 1970.")
 @json_option
 def give_grant(
     store: str,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -20,9 +21,12 @@ from memcore.store.interface import SERVER_SCHEMES, need_known_address
 if "help" not in click.Argument.__init__.__code__.co_varnames:
     raise ImportError("click 8.5 or later is needed", name="click")
 
+T = TypeVar("T")
+
 __all__ = [
     "EPILOG",
     "ExitCode",
+    "FiniteRange",
     "InOrder",
     "app_option",
     "dry_run_option",
@@ -36,6 +40,7 @@ __all__ = [
     "need_directory",
     "need_file",
     "need_new",
+    "preset_or_file",
     "reading",
     "redact_option",
     "session_argument",
@@ -66,7 +71,7 @@ Exit codes:
   6  refused: needs --yes or a key, the target exists, or the budget cannot be met
   7  storage trouble: disk full, I/O error, no permission
   70  a bug in memcore
-  130  interrupted; 141 the reader of the output went away
+  130  interrupted; 141 the reader of the output went away; 143 terminated
 """
 
 # The first matching class decides.
@@ -92,6 +97,7 @@ _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.StorageError, ExitCode.STORAGE),
     (ImportError, ExitCode.USAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),
+    (FileExistsError, ExitCode.REFUSED),
     (IsADirectoryError, ExitCode.CORRUPT),
     (OSError, ExitCode.STORAGE),
 )
@@ -118,6 +124,19 @@ def store_path(_context: click.Context, _option: click.Parameter, given: str | N
         InvalidOptionError: ``given`` is not a path.
     """
     return None if given is None else checked_path("--store", given)
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range; neither NaN nor an infinity, which every range without an end holds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number that a text stands for."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return number
 
 
 class InOrder(click.Group):
@@ -178,8 +197,12 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
 
 
 def need_directory(path: str) -> None:
-    """Raise NotFoundError if a file to make has no directory; a server has none."""
-    need_known_address(path)
+    """Raise NotFoundError if a file to make has no directory; a server has none.
+
+    Raises:
+        InvalidOptionError: the path is empty, or an address that memcore does not know.
+    """
+    need_known_address(checked_path("FILE", path))
     place = os.path.dirname(os.path.expanduser(path))
     if not (path.startswith(SERVER_SCHEMES) or os.path.isdir(place or ".")):
         msg = f"{path}: there is no directory {place!r}"
@@ -257,10 +280,10 @@ def _was_interrupted(db: memcore.Database) -> bool:
 
 
 @contextmanager
-def writing(store: str, *, embedder: memcore.Embedder | None = None) -> Iterator[memcore.Database]:
+def writing(store: str, **options: Any) -> Iterator[memcore.Database]:
     """Open an existing database for writing; its pages are validated first, see ``is_judged``."""
     need_file(store)
-    with _opened(store, embedder=embedder) as db:
+    with _opened(store, **options) as db:
         yield db
 
 
@@ -285,10 +308,30 @@ def _opened(store: str, **options: Any) -> memcore.Database:
 
 
 def need_file(store: str) -> None:
-    """Raise NotFoundError if there is no such file; a store on a server is not looked for."""
-    if not (store.startswith(SERVER_SCHEMES) or os.path.lexists(store)):
+    """Raise NotFoundError if there is no such file; a store on a server is not looked for.
+
+    Raises:
+        InvalidOptionError: the path is empty, or an address that memcore does not know.
+    """
+    need_known_address(checked_path("FILE", store))
+    if not (store.startswith(SERVER_SCHEMES) or os.path.exists(store)):
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)
+
+
+def preset_or_file(
+    given: str,
+    presets: Container[str],
+    *,
+    preset: Callable[[str], T],
+    read: Callable[[str], T],
+) -> T:
+    """Return what a preset's name, or a file, stands for.
+
+    A name that is not a preset's, but has a dot or a slash, is that of a file.
+    """
+    is_file = given not in presets and (os.path.exists(given) or bool(set(given) & set("./")))
+    return read(given) if is_file else preset(given)
 
 
 def find_session(

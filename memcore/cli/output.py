@@ -7,11 +7,12 @@ colors or reorder text are shown as escapes.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ __all__ = [
     "complain",
     "emit_json",
     "escape",
+    "muted_if_full",
     "print_pairs",
     "print_table",
     "progress",
@@ -67,8 +69,21 @@ def emit_json(command: str, fields: dict[str, Any]) -> None:
 
 def warn(text: str) -> None:
     """Print one line on stderr."""
-    with suppress(OSError):  # closed or full: there is nowhere left to report it
+    with muted_if_full():
         print(f"memcore: {escape(text)}", file=sys.stderr)
+
+
+@contextmanager
+def muted_if_full() -> Iterator[None]:
+    """Give up stderr if it is closed or full: there is nowhere left to report that."""
+    try:
+        yield
+        sys.stderr.flush()
+    except OSError:
+        # Python would end with another exit code when it flushes what is buffered.
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stderr.fileno())
+        os.close(sink)
 
 
 def warn_all(texts: Iterable[str], prefix: str = "") -> None:

@@ -9,6 +9,7 @@ import click
 
 import memcore
 from memcore.cli.options import (
+    FiniteRange,
     app_option,
     dry_run_option,
     json_option,
@@ -44,7 +45,7 @@ _DAY_SECONDS = 24 * 3600
 )
 @click.option(
     "--max-age-days",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Also keep those younger than this.",
 )
 @dry_run_option
@@ -116,7 +117,7 @@ def _chosen(
                     missing.discard(entry.thread)
                     yield graph, entry.thread
     if missing:
-        msg = f"there is no thread {min(missing)!r} in {db.path}; 'memcore tree' shows them"
+        msg = f"there is no thread {min(missing)!r} in {db.path}; 'memcore prune --dry-run' has all"
         raise memcore.NotFoundError(msg)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import click
 
+from memcore import Database
 from memcore.cli.options import (
     ExitCode,
     app_option,
     dry_run_option,
     find_session,
     json_option,
+    need_choice,
+    preset_or_file,
     reading,
     store_option,
     user_option,
@@ -24,7 +26,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import complain, emit_json
 from memcore.cli.sweep import show_report
-from memcore.retention import read_rules, retention_rules
+from memcore.retention import RETENTION_PRESETS, RetentionRule, read_rules, retention_rules
 
 __all__ = [
     "keep",
@@ -66,39 +68,50 @@ def keep(
 ) -> None:
     """Show or set the retention rules of the database, of a user, or of a session.
 
-    --dry-run shows what a sweep would remove now.
+    show --dry-run shows what a sweep would remove now; set --dry-run the rules that would be set,
+    without what a sweep would then remove.
     """
-    where = {"user": user, "app": app, "session": session}
+    if action == "show" and rules is not None:
+        complain(f"show takes no rules: say 'retention set {rules}' to set them")
+        raise SystemExit(ExitCode.USAGE)
     if action == "set":
-        if dry_run:
-            complain("set them with --yes; then 'memcore sweep --dry-run' shows what they remove")
+        if rules is None:
+            complain("set: name the rules: a preset, a file, or 'none'")
             raise SystemExit(ExitCode.USAGE)
-        if rules is None or not yes:
-            complain(
-                "set: name the rules and say --yes; 'memcore sweep --dry-run' shows what is due"
-            )
-            raise SystemExit(ExitCode.USAGE if rules is None else ExitCode.REFUSED)
-        with writing(store) as db:
+        need_choice(dry_run, yes, see="the rules", do="set them")
+        made = _rules(rules)
+        with reading(store) if dry_run else writing(store) as db:
+            where = _place(db, session, user=user, app=app)
             warn_of_stranger(db, user)
-            db.retention.set(_rules(rules), **where)
-            _show(db.retention.terms(**where), as_json=as_json)
+            if dry_run:
+                _show({"rules": [rule.mapping() for rule in made or ()]}, as_json=as_json)
+            else:
+                db.retention.set(made, **where)
+                _show(db.retention.terms(**where), as_json=as_json)
         return
     with reading(store) as db:
         if dry_run:
             report = db.sweep(dry_run=True)
             show_report(report.mapping(), verb="retention", as_json=as_json)
-            return
-        if session is not None:
-            find_session(db, session, user=user, app=app)  # a mistyped name is an error
-        _show(db.retention.terms(**where), as_json=as_json)
+        else:
+            where = _place(db, session, user=user, app=app)
+            _show(db.retention.terms(**where), as_json=as_json)
 
 
-def _rules(given: str) -> Any:
+def _place(
+    db: Database, session: str | None, *, user: str | None, app: str | None
+) -> dict[str, str | None]:
+    """Return where rules lie; a session is looked for as by every verb, and has to be there."""
+    if session is not None:
+        found = find_session(db, session, user=user, app=app)
+        user, app = found.user, found.app
+    return {"user": user, "app": app, "session": session}
+
+
+def _rules(given: str) -> tuple[RetentionRule, ...] | None:
     if given == "none":
         return None
-    if os.path.exists(given):
-        return read_rules(given)
-    return retention_rules(given)
+    return preset_or_file(given, RETENTION_PRESETS, preset=retention_rules, read=read_rules)
 
 
 def _show(terms: dict[str, Any], *, as_json: bool) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
-import memcore
 from memcore.cli.options import (
     dry_run_option,
     json_option,
     need_choice,
+    need_directory,
     reading,
     store_option,
     verb,
@@ -19,6 +18,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import emit_json, print_pairs
+from memcore.options import checked_file
 
 __all__ = [
     "show_report",
@@ -41,18 +41,10 @@ def sweep_store(
     """Delete data that has expired or that retention rules remove."""
     need_choice(dry_run, yes, see="what would go", do="remove it")
     if archive is not None:
-        _check_archive(archive)
+        need_directory(checked_file("--archive", archive))
     with reading(store) if dry_run else writing(store) as db:
         report = db.sweep(limit=limit, archive=archive, dry_run=dry_run)
     show_report(report.mapping(), verb="sweep", as_json=as_json)
-
-
-def _check_archive(path: str) -> None:
-    """Refuse what cannot be an archive, even if nothing is due now."""
-    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or "."):
-        what = "is a directory" if os.path.isdir(path) else "its directory does not exist"
-        msg = f"--archive: {path}: {what}; name a file"
-        raise memcore.InvalidOptionError(msg)
 
 
 def show_report(found: dict[str, Any], *, verb: str, as_json: bool) -> None:

@@ -22,6 +22,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import clip, complain, emit_json, escape, print_table
+from memcore.limits import JSON_DEPTH_MAX
 
 __all__ = [
     "show_state",
@@ -110,7 +111,7 @@ def show_state(
 def _asked(key: str | None, set_to: str | None, delete: bool, yes: bool) -> bool:
     """Return True if a value is to be changed; end the program unless that was said in full."""
     changes = set_to is not None or delete
-    if changes and (key is None or (set_to is not None and delete)):
+    if changes and (not key or (set_to is not None and delete)):
         complain("name one value, and say either --set JSON or --delete")
         raise SystemExit(ExitCode.USAGE)
     if changes and not yes:
@@ -127,7 +128,10 @@ def _changed(of: Any, key: str, set_to: str | None) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(set_to)
-    except (ValueError, RecursionError) as exc:
+    except RecursionError as exc:
+        msg = f"--set: nested deeper than the {JSON_DEPTH_MAX} levels that can be stored"
+        raise memcore.InvalidOptionError(msg) from exc
+    except ValueError as exc:
         msg = f"--set: expected JSON (a text needs quotes: '\"text\"'), got {set_to[:80]!r}: {exc}"
         raise memcore.InvalidOptionError(msg) from exc
     of.put(key, value)
@@ -144,10 +148,15 @@ def _one(found: Any, missing: Any, key: str) -> Any:
 def _show(
     command: str, found: dict[str, Any], key: str | None, changes: bool, *, as_json: bool
 ) -> None:
-    shown = {name: _json_of(value) for name, value in found.items()}
     if as_json:
-        emit_json(command, {"values": shown})
-    elif key is not None and not changes:
+        values = {
+            name: {"bytes": len(value)} if isinstance(value, bytes) else value
+            for name, value in found.items()
+        }
+        emit_json(command, {"values": values})
+        return
+    shown = {name: _shown(value) for name, value in found.items()}
+    if key is not None and not changes:
         for line in json.dumps(shown[key], ensure_ascii=False, indent=2).splitlines():
             print(escape(line))
     elif changes:
@@ -158,6 +167,6 @@ def _show(
         print_table(("key", "value"), rows, flexible=1)
 
 
-def _json_of(value: Any) -> Any:
-    """Return a value as JSON has it; of bytes, how many they are."""
+def _shown(value: Any) -> Any:
+    """Return a value as it is shown: of bytes, how many they are."""
     return f"<{len(value):,} bytes>" if isinstance(value, bytes) else value

@@ -19,7 +19,7 @@ import orjson
 
 from memcore._fast import is_sealed, scan_json, seal_value
 from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
-from memcore.limits import ENCRYPTED_FORMAT, VALUE_FORMAT
+from memcore.limits import ENCRYPTED_FORMAT, JSON_DEPTH_MAX, VALUE_FORMAT
 
 __all__ = [
     "check_json",
@@ -277,7 +277,6 @@ def plain_json(value: Any) -> Any:
     return decode_json(*encode_json(value))
 
 
-_DEPTH_MAX: Final = 512
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)', re.DOTALL)
 """A string, or an unterminated one, which would otherwise be retried from each quote in it."""
 
@@ -302,11 +301,11 @@ def decode_json(body: bytes, flags: int) -> Any:
         else:
             found = orjson.loads(body)
     except (ValueError, RecursionError) as exc:
-        if isinstance(exc, RecursionError) and _depth_of(body) <= _DEPTH_MAX:
+        if isinstance(exc, RecursionError) and _depth_of(body) <= JSON_DEPTH_MAX:
             raise
         msg = f"a value of {len(body)} bytes is no JSON ({exc}); run 'memcore check'"
         raise CorruptValueError(msg, key=b"") from exc
-    if len(body) > 2 * _DEPTH_MAX and body.count(b"[") + body.count(b"{") > _DEPTH_MAX:
+    if len(body) > 2 * JSON_DEPTH_MAX and body.count(b"[") + body.count(b"{") > JSON_DEPTH_MAX:
         code = scan_json(found)
         if code == _TOO_DEEP:
             msg = f"a value of {len(body)} bytes is {_PROBLEMS[code]}; run 'memcore check'"

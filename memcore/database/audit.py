@@ -20,6 +20,7 @@ from memcore.audit.verify import (
     Verification,
     cut_chains,
     entries,
+    need_audited,
     word_for,
 )
 from memcore.codec.audit_entry import (
@@ -221,6 +222,7 @@ def anchor_audit(
     engine: Engine, anchor: str | os.PathLike[str] | None, *, key: bytes | None, reset: bool
 ) -> int:
     """Anchor all chains now; see ``Database.anchor_audit``."""
+    engine.store.read(lambda txn: need_audited(txn, engine.store.path))
     chainer = _chainer(engine, key)
     known = None if engine.audit is None else engine.audit.anchor
     anchor = known if anchor is None else anchor  # type: ignore[assignment]

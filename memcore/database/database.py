@@ -34,7 +34,7 @@ from memcore.rows.lifecycle import is_erased
 from memcore.session import Engine, Session
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.lmdb import verify as structure_of
-from memcore.store.store import check_mode
+from memcore.store.store import check_mode, is_own_file
 from memcore.tokens import TokenCounter, get_counter
 
 if TYPE_CHECKING:
@@ -976,7 +976,7 @@ class Database:
         if archive is not None:
             run.exporter, run.write = (
                 exchange.Archiving(self._engine),
-                retention.archive_to(archive),
+                retention.archive_to(archive, is_own=self._is_own_file),
             )
         try:
             retention.sweep(run)
@@ -1008,7 +1008,7 @@ class Database:
             raise InvalidOptionError(msg)
         checked_callable("failed", failed)
         if archive is not None:
-            retention.archive_to(archive)
+            retention.archive_to(archive, is_own=self._is_own_file)
         if self._engine.store.read_only:
             msg = "the database is open read-only; open it for writing"
             raise ReadOnlyError(msg)
@@ -1022,6 +1022,10 @@ class Database:
         self._sweepers.difference_update([each for each in self._sweepers if not each.running])
         self._sweepers.add(made)
         return made
+
+    def _is_own_file(self, path: str) -> bool:
+        ring = self._engine.store.vault
+        return is_own_file(path, self.path, None if ring is None else ring.ring.path)
 
     def _stop_sweepers(self) -> None:
         for each in list(self._sweepers):

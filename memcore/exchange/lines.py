@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from memcore.codec import values as codec
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError
-from memcore.limits import META_BYTES_MAX
+from memcore.limits import JSON_DEPTH_MAX, META_BYTES_MAX
 from memcore.log import Head, Segment, SessionTxn
 from memcore.log.checkpoint import CheckpointRow, last_number, write_checkpoint
 from memcore.model import Checkpoint, View
@@ -428,15 +429,20 @@ def _messages(what: str, found: Any) -> list[dict[str, Any]]:
 def parse_line(line: bytes) -> Any:
     """Parse a line; integers of any size and lone surrogates are preserved.
 
+    A byte order mark, with which some editors begin a file, is skipped.
+
     Raises:
         InvalidItemError: it is not JSON.
     """
     try:
-        return json.loads(line.decode("utf-8", "surrogatepass"))
+        return json.loads(line.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass"))
     except UnicodeDecodeError as error:
         msg = f"not UTF-8 at byte {error.start}"
         raise InvalidItemError(msg) from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        msg = f"nested deeper than the {JSON_DEPTH_MAX} levels that can be stored"
+        raise InvalidItemError(msg) from error
+    except ValueError as error:
         msg = f"not JSON: {error}"
         raise InvalidItemError(msg) from error
 

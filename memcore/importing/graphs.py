@@ -265,6 +265,10 @@ def _connected(dsn: str) -> Iterator[Any]:
         raise ImportError(msg, name=exc.name) from exc
     place = "the PostgreSQL database"
     try:
+        psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:  # its message quotes the address, which may hold a password
+        refuse_source(place, "its address cannot be read: expected postgresql://USER@HOST/NAME")
+    try:
         connection = psycopg.connect(dsn)
     except psycopg.Error as exc:
         refuse_source(place, f"cannot be reached: {str(exc).splitlines()[0]}", exc)

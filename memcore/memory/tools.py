@@ -142,7 +142,7 @@ def tool_schemas(name: object) -> list[dict[str, Any]]:
     Raises:
         InvalidOptionError: there is no such format.
     """
-    wire = get_policy(name).wire  # type: ignore[arg-type]
+    wire = get_policy(name, name="format").wire  # type: ignore[arg-type]
     if wire == "anthropic":
         return [_named(tool) | {"input_schema": _copy(tool)} for tool in TOOLS]
     if wire == "responses":

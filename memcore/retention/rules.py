@@ -26,7 +26,13 @@ from typing import Any, Final, Protocol, TypeAlias
 from memcore.errors import InvalidOptionError, MemcoreError
 from memcore.files import open_private
 from memcore.model import ItemKind
-from memcore.options import checked_choice, checked_optional_int, need_known, read_mapping
+from memcore.options import (
+    checked_choice,
+    checked_optional_int,
+    checked_path,
+    need_known,
+    read_mapping,
+)
 from memcore.records import record
 from memcore.rows.lifecycle import is_erased
 from memcore.session import Engine
@@ -237,25 +243,35 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
 
 # --- Archives: expired data is written to them before it is deleted -------------------------------
 
+_LINE: Final = b'{"memcore":'
+"""Beginning of each exported line."""
+
 ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
 """A file that lines are appended to, or a callable that gets each line."""
 
 
-def archive_to(target: ArchiveTarget) -> Callable[[Iterable[bytes]], int]:
+def archive_to(
+    target: ArchiveTarget, *, is_own: Callable[[str], bool]
+) -> Callable[[Iterable[bytes]], int]:
     """Return a function that writes lines durably and returns their number.
 
     A file is flushed to the device. A callable's method ``flush`` is called, if it has one, and
     determines how durable the lines are. Errors are raised, and nothing is deleted.
 
     Raises:
-        InvalidOptionError: it is neither a path nor callable.
+        InvalidOptionError: it is neither a path nor callable, a file of the database itself, as
+            ``is_own`` tells, or one that holds something else than exported lines.
     """
     if callable(target):
         return _calling(target)
     if not isinstance(target, str | os.PathLike):
         msg = f"archive: expected a path or a callable, got {type(target).__name__}"
         raise InvalidOptionError(msg)
-    path = os.fspath(target)
+    path = checked_path("archive", target)
+    if is_own(path):
+        msg = f"archive: {path} belongs to the database; name another file"
+        raise InvalidOptionError(msg)
+    _need_archive(path)
 
     def write(lines: Iterable[bytes]) -> int:
         with open(path, "ab", opener=open_private) as file:
@@ -265,6 +281,21 @@ def archive_to(target: ArchiveTarget) -> Callable[[Iterable[bytes]], int]:
         return count
 
     return write
+
+
+def _need_archive(path: str) -> None:
+    """Refuse to add to a file that holds something else: what is swept could not be read again."""
+    try:
+        with open(path, "rb", opener=open_private) as file:
+            begin = file.read(len(_LINE))
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        msg = f"archive: {path} is a directory; name a file"
+        raise InvalidOptionError(msg) from None
+    if begin and begin != _LINE:
+        msg = f"archive: {path} holds something else than exported lines; name another file"
+        raise InvalidOptionError(msg)
 
 
 def _calling(target: Callable[[bytes], Any]) -> Callable[[Iterable[bytes]], int]:

@@ -42,7 +42,7 @@ from memcore.session.context import (
 from memcore.session.engine import SentContext, SessionRef, spans_of
 from memcore.session.read import head_of, read_log
 from memcore.store.interface import ReadTxn
-from memcore.wire import PairPolicy, get_policy
+from memcore.wire import PairPolicy, format_policy
 
 if TYPE_CHECKING:
     from memcore.memory import Recall, Recalled, RecallPlace
@@ -107,7 +107,7 @@ def context(
     call = _ContextCall(budget, calibrated, name, view, authors, [], place)
     try:
         if to is not None:
-            found = _built_in(ref, call, get_policy(to))
+            found = _built_in(ref, call, format_policy(to, "format"))
         elif place is not None:
             found = _built(ref, call)
         else:

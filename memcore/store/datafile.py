@@ -29,6 +29,7 @@ from memcore.store.pages import TXNID_MAX, DamageError, Tree, free_lists, free_p
 
 __all__ = [
     "AUDITED",
+    "DAMAGED",
     "DEMANDING",
     "DURABILITIES",
     "ENCRYPTED",
@@ -234,9 +235,7 @@ def inspect(fd: int, path: str, *, held: bool = False, metas_only: bool = False)
         except DamageError as damage:
             # A snapshot holds no meta page: both may be read while one of them is being written.
             if seen == last or (held and attempt >= _TORN_IN_A_ROW):
-                raise CorruptStoreError(
-                    f"{path}: {damage}; restore a backup, or run check on a copy"
-                ) from None
+                raise CorruptStoreError(f"{path}: {damage}; {DAMAGED}") from None
         else:
             return meta
     raise never_still(path)
@@ -291,7 +290,8 @@ def _refusal(
 ) -> StoreFormatError | CorruptStoreError:
     if not head:
         return StoreFormatError(
-            f"{path}: is empty (0 bytes), so it is no memcore store; remove it to create one here"
+            f"{path}: is empty (0 bytes), so it is no memcore store yet; opened for writing, as by "
+            "'memcore import', it becomes one"
         )
     if head[24:28] == LMDB_MAGIC and head[16:20] != LMDB_MAGIC:
         return StoreFormatError(
@@ -300,10 +300,8 @@ def _refusal(
     if head[16:20] != LMDB_MAGIC and head[PAGE_BYTES + 16 : PAGE_BYTES + 20] != LMDB_MAGIC:
         if not _has_run(fd):
             return StoreFormatError(f"{path}: is not a memcore store ({damage})")
-        return CorruptStoreError(
-            f"{path}: both meta pages are lost; restore a backup or salvage it"
-        )
-    return CorruptStoreError(f"{path}: {damage}; restore a backup or salvage it")
+        return CorruptStoreError(f"{path}: both meta pages are lost; {DAMAGED}")
+    return CorruptStoreError(f"{path}: {damage}; {DAMAGED}")
 
 
 def _has_run(fd: int) -> bool:
@@ -452,6 +450,8 @@ def publish(temporary: str, final: str) -> None:
     """
     try:
         os.link(temporary, final)
+    except FileExistsError:  # of its own, which names the temporary file, too
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
@@ -542,7 +542,8 @@ def take_whole(fd: int, path: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_SH)
         require_same(fd, path)
         raise StoreLockedError(
-            f"{path}: another process has the store open; close it there first"
+            f"{path}: is open in another process, or by another handle of this one; close it there "
+            "first"
         ) from error
     except BaseException:
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -656,6 +657,8 @@ class Format(NamedTuple):
 # LMDB's lock file belongs to a name, not to a file. Two processes that use different names would
 # have two lock files, and would overwrite each other's data.
 
+DAMAGED: Final = "restore a backup, or save what is sound with 'memcore salvage FILE --to NEW'"
+"""Advice on a damaged file."""
 LOCK: Final = "-lock"
 """Suffix of LMDB's lock file."""
 MOVING: Final = "-name"

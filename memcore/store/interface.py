@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -90,6 +92,8 @@ T = TypeVar("T")
 
 SERVER_SCHEMES: Final = ("postgresql://", "postgres://")
 """Beginnings of the address of a store on a server, which stands in place of a path."""
+_SCHEME: Final = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
+_MISTYPED: Final = ("postgresql//", "postgres//")
 
 
 def need_known_address(path: str) -> None:
@@ -98,11 +102,17 @@ def need_known_address(path: str) -> None:
     Raises:
         InvalidOptionError: it is one, and no path.
     """
-    scheme, separator, _ = path.partition("://")
-    is_scheme = scheme[:1].isalpha() and all(each.isalnum() or each in "+.-" for each in scheme)
-    if separator and is_scheme and not path.startswith(SERVER_SCHEMES):
+    if path.startswith(SERVER_SCHEMES):
+        return
+    found = _SCHEME.match(path)
+    if found is not None and not os.path.isdir(f"{found[1]}:"):
         raise InvalidOptionError(
-            f"memcore knows no addresses {scheme}://; that of a store on a server begins with "
+            f"memcore knows no addresses {found[0]}; that of a store on a server begins with "
+            f"{SERVER_SCHEMES[0]}"
+        )
+    if path.startswith(_MISTYPED):
+        raise InvalidOptionError(
+            f"an address lacks its colon: that of a store on a server begins with "
             f"{SERVER_SCHEMES[0]}"
         )
 

@@ -26,7 +26,7 @@ from memcore.errors import (
     StoreLockedError,
 )
 from memcore.limits import MAP_BYTES_MAX, MAP_BYTES_MIN, READERS_MAX
-from memcore.store.datafile import FORMAT_KEY, FULL, REDO_KEY, damage_of
+from memcore.store.datafile import DAMAGED, FORMAT_KEY, FULL, REDO_KEY, damage_of
 
 __all__ = [
     "MapFull",
@@ -403,7 +403,7 @@ def _without_surplus(findings: list[str]) -> Iterator[str]:
 def corrupt(path: str, findings: list[str]) -> CorruptStoreError:
     """Return the error for the findings of ``verify``."""
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return CorruptStoreError(f"{path}: {findings[0]}{more}; restore a backup")
+    return CorruptStoreError(f"{path}: {findings[0]}{more}; {DAMAGED}")
 
 
 def library_version() -> str:
@@ -482,10 +482,11 @@ def _translate_opening(error: lmdb.Error, path: str) -> BaseException:
             "remove it if no process has the database open"
         )
     for number, hint in _OPENING_HINTS.items():
-        if os.strerror(number) in text:
+        is_refused = number == errno.EACCES and isinstance(error, lmdb.ReadonlyError)
+        if is_refused or os.strerror(number) in text:
             return StoreAccessError(f"{path}: {text}; {hint}")
-    if isinstance(error, lmdb.ReadonlyError):
-        return StoreAccessError(f"{path}: {text}; {_OPENING_HINTS[13]}")
+    if already_open(error):
+        return StoreLockedError(f"{path}: is open in this process; close its handles first")
     if isinstance(error, lmdb.MemoryError):
         return StorageError(f"{path}: {text}; not even a small map fits: raise ulimit -v")
     return translate(error, path)
@@ -494,7 +495,9 @@ def _translate_opening(error: lmdb.Error, path: str) -> BaseException:
 _OPENING_HINTS: Final[dict[int, str]] = {
     1: "get permission for the file and for its lock file beside it",
     2: "is its directory there?",
-    13: "open it with read_only=True, or get write permission for the file and its directory",
+    errno.EACCES: (
+        "open it with read_only=True, or get write permission for the file and its directory"
+    ),
     30: "the file system is read-only: open it with read_only=True",
 }
 

@@ -40,11 +40,11 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_DEFAULT,
 )
 from memcore.options import checked_path
-from memcore.privacy.keyring import Key, KeyProvider, KeyRing, Secret, key_provider
+from memcore.privacy.keyring import SUFFIX, Key, KeyProvider, KeyRing, Secret, key_provider
 from memcore.records import record
-from memcore.store.datafile import DURABILITIES, ENCRYPTED, Format, newest_meta, take_whole
+from memcore.store.datafile import DURABILITIES, ENCRYPTED, LOCK, Format, newest_meta, take_whole
 from memcore.store.environment import Environment, forgotten
-from memcore.store.interface import Notifier, ReadTxn, Txn
+from memcore.store.interface import SERVER_SCHEMES, Notifier, ReadTxn, Txn
 from memcore.store.lmdb import RawEnv, already_open
 from memcore.store.open_file import build_file, create_file, new_record
 from memcore.store.redo_log import find_run
@@ -225,6 +225,27 @@ class KeyOptions:
     def path_for(self, database: str) -> str:
         """Return the path of a database's key file."""
         return self.key_file or database + KEYS_SUFFIX
+
+
+def is_own_file(path: str, database: str, key_file: str | None = None) -> bool:
+    """Return True if a path is that of a database, or of a file that belongs to it.
+
+    Those are LMDB's lock, the key file and the secret that keys pseudonyms.
+    """
+    if database.startswith(SERVER_SCHEMES):
+        return False
+    real = os.path.realpath(database)
+    own = (real, real + LOCK, real + SUFFIX, real + KEYS_SUFFIX, key_file or real + KEYS_SUFFIX)
+    return any(
+        os.path.realpath(path) == os.path.realpath(each) or _is_same(path, each) for each in own
+    )
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)  # by a hard link, too
+    except OSError:
+        return False
 
 
 def check_mode(durability: object, *, allow_unsafe: bool) -> None:

@@ -1,7 +1,7 @@
 """Wire formats: legality, pairing of calls with results, rendering, validation."""
 
 from memcore.wire.message import Binding, WireItem, bind
-from memcore.wire.policy import POLICIES, PairPolicy, get_policy, policy_name
+from memcore.wire.policy import POLICIES, PairPolicy, format_policy, get_policy, policy_name
 from memcore.wire.render import (
     Rendered,
     lead_in_message,
@@ -19,6 +19,7 @@ __all__ = [
     "Rendered",
     "WireItem",
     "bind",
+    "format_policy",
     "get_policy",
     "lead_in_message",
     "policy_name",

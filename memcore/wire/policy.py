@@ -13,6 +13,7 @@ from memcore.records import record
 __all__ = [
     "POLICIES",
     "PairPolicy",
+    "format_policy",
     "get_policy",
     "policy_name",
 ]
@@ -129,8 +130,10 @@ POLICIES: Final = {
 }
 
 
-def get_policy(policy: str | PairPolicy) -> PairPolicy:
+def get_policy(policy: str | PairPolicy, *, name: str = "policy") -> PairPolicy:
     """Look up a preset by name; a ``PairPolicy`` is returned unchanged.
+
+    ``name`` is that of the argument, in the error.
 
     Raises:
         InvalidOptionError: there is no such preset.
@@ -139,8 +142,21 @@ def get_policy(policy: str | PairPolicy) -> PairPolicy:
         return policy
     found = POLICIES.get(policy) if isinstance(policy, str) else None
     if found is None:
-        msg = f"policy: expected one of {', '.join(POLICIES)}; got {policy!r}"
+        msg = f"{name}: expected one of {', '.join(POLICIES)}; got {policy!r}"
         raise InvalidOptionError(msg)
+    return found
+
+
+def format_policy(given: str | PairPolicy, name: str) -> PairPolicy:
+    """Look up the policy of a wire format, for the argument ``name``.
+
+    Raises:
+        InvalidOptionError: there is no such format; ``seed`` has none of its own.
+    """
+    found = POLICIES.get(given) if isinstance(given, str) else given
+    if not isinstance(found, PairPolicy) or not found.repairs:
+        formats = ", ".join(each.name for each in POLICIES.values() if each.repairs)
+        raise InvalidOptionError(f"{name}: expected one of {formats}; got {given!r:.80}")
     return found
 
 

@@ -377,7 +377,7 @@ BAD_LINES = {
     b'["text"]': "messages[0]: expected an object, got str",
     b'{"id": [1], "messages": []}': "id: expected a non-empty string",
     b'{"id": "", "messages": []}': "id: expected a non-empty string",
-    b"[" * 100_000: "not JSON",
+    b"[" * 100_000: "nested deeper than the 512 levels",
     b'[{"role": "user", "content": NaN}]': "NaN",
 }
 

@@ -36,8 +36,8 @@ def test_erase_says_what_it_would_do_and_does_it(store):
     assert "out of reach: backups" in told
     assert "alice" not in told
     assert b"alice" not in store.read_bytes()
-    # JSON on stdout, the warning on stderr.
-    done, warning = run(store, "erase", "alice-liddell", "--yes", "--json").splitlines()
+    # The warning on stderr, JSON on stdout.
+    warning, done = run(store, "erase", "alice-liddell", "--yes", "--json").splitlines()
     assert "nothing is stored of user 'alice-liddell'" in warning
     assert json.loads(done)["receipts"][0]["scopes"] == 0
     with memcore.open(store) as db:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -467,7 +468,22 @@ def test_only_public_names_are_shown() -> None:
         ("state chat temp:x --set 1 --yes", ExitCode.USAGE, "never stored"),
         ("search line --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
         ("retention show --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
-        ("retention set standard --dry-run", ExitCode.USAGE, "set them with --yes"),
+        ("retention set standard --dry-run --yes", ExitCode.USAGE, "either --dry-run or --yes"),
+        ("retention set standard", ExitCode.REFUSED, "say --dry-run to see the rules"),
+        ("retention set", ExitCode.USAGE, "name the rules"),
+        ("retention show standard", ExitCode.USAGE, "show takes no rules"),
+        ("retention set nope.toml --yes", ExitCode.NOT_FOUND, "there is no file 'nope.toml'"),
+        ("compact chat --policy nope.toml --dry-run", ExitCode.NOT_FOUND, "there is no file"),
+        ("compact chat --policy nope --dry-run", ExitCode.USAGE, "expected one of default"),
+        ("bench --policy nope", ExitCode.USAGE, "expected one of default"),
+        ("bench --seconds nan", ExitCode.USAGE, "is no finite number"),
+        ("audit cut --older-than-days nan --yes", ExitCode.USAGE, "is no finite number"),
+        ("memory consolidate --archive-below inf", ExitCode.USAGE, "is no finite number"),
+        ("prune nope --dry-run", ExitCode.NOT_FOUND, "'memcore prune --dry-run' has all"),
+        ("sweep --yes --archive no/x", ExitCode.NOT_FOUND, "there is no directory 'no'"),
+        ("export --all --to ''", ExitCode.USAGE, "expected a file's path, got ''"),
+        ("import ''", ExitCode.USAGE, "expected a file's path, got ''"),
+        ("state chat '' --set 1 --yes", ExitCode.USAGE, "name one value"),
         ("context chat --reserve 10", ExitCode.USAGE, "there is no --budget"),
         ("context chat --budget 10 --reserve 10", ExitCode.USAGE, "the budget is 10"),
         ("rewind chat@1 --dry-run --yes", ExitCode.USAGE, "not both"),
@@ -478,12 +494,149 @@ def test_only_public_names_are_shown() -> None:
 def test_wrong_input_is_told_in_one_way(store, monkeypatch, words, code, told) -> None:
     monkeypatch.chdir(store.parent)
     Path("there").write_text("stays")
-    arguments = [str(store) if each == "STORE" else each for each in words.split()]
+    arguments = [str(store) if each == "STORE" else each for each in shlex.split(words)]
     ran = run(*arguments, MEMCORE_STORE=str(store))
     assert ran.returncode == code, ran.stderr
     assert told in ran.stderr
     assert ran.stdout == ""
     assert Path("there").read_text() == "stays"
+
+
+@pytest.mark.parametrize("suffix", ["", "-lock", ".keys", ".secret"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_nothing_is_written_over_a_file_of_the_database(store, tmp_path, suffix, linked) -> None:
+    own = Path(f"{store}{suffix}")
+    if not own.exists():
+        own.write_bytes(b"its own")
+    target = own
+    if linked:
+        target = tmp_path / "linked"
+        os.link(own, target)
+    before = own.read_bytes()
+    for words in (
+        ["sweep", "--yes", "--archive", target],
+        ["export", "--all", "--to", target, "--overwrite"],
+    ):
+        ran = run(*words, "--store", store)
+        refusals = {ExitCode.USAGE, ExitCode.REFUSED}
+        if linked and not suffix:  # a store with two names is not even opened
+            assert "remove the other names" in ran.stderr
+        else:
+            assert ran.returncode in refusals, ran
+            assert "belongs to the database" in ran.stderr
+        assert len(own.read_bytes()) == len(before)
+        assert suffix == "-lock" or own.read_bytes() == before
+
+
+def test_an_archive_holds_exported_lines(store, tmp_path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"rules": [{"what": "items", "max_age_seconds": 0}]}')
+    assert run("retention", "set", rules, "--yes", "--store", store).returncode == 0
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    for words in (["--yes"], ["--dry-run"]):
+        ran = run("sweep", *words, "--archive", other, "--store", store)
+        assert ran.returncode == ExitCode.USAGE
+        assert "holds something else than exported lines" in ran.stderr
+    assert other.read_text() == "mine"
+    archive = tmp_path / "archive.jsonl"
+    for _ in range(2):  # what is there already is added to
+        assert run("sweep", "--yes", "--archive", archive, "--store", store).returncode == 0
+    assert archive.read_bytes().startswith(b'{"memcore":')
+
+
+def test_a_session_is_found_without_its_user(store) -> None:
+    ran = run("retention", "set", "standard", "--session", "chat", "--yes", "--store", store)
+    assert ran.returncode == 0, ran.stderr
+    shown = run("retention", "show", "--session", "chat", "--store", store)
+    assert "max_age_seconds" in shown.stdout
+    before = store.read_bytes()
+    dry = run("retention", "set", "none", "--dry-run", "--store", store)
+    assert (dry.returncode, dry.stdout) == (0, '{\n  "rules": []\n}\n')
+    assert store.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql:/me:hunter2@h/db", "postgresql//me:hunter2@h/db", "mysql://me:hunter2@h/db",
+     "postgresql://me:hun%zzter2@h/db"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    ["ls --store ADDRESS", "import --from langgraph-pg ADDRESS --store STORE", "check ADDRESS",
+     "copy STORE ADDRESS", "copy ADDRESS there", "export --all --to ADDRESS --store STORE"],
+)  # fmt: skip
+def test_no_password_of_a_mistyped_address_is_shown(store, words, address) -> None:
+    known = {"STORE": str(store), "ADDRESS": address}
+    ran = run(*(known.get(each, each) for each in words.split()))
+    assert ran.returncode in (ExitCode.USAGE, ExitCode.CORRUPT), ran
+    assert "ter2" not in ran.stdout + ran.stderr
+    assert "bug in memcore" not in ran.stderr
+
+
+def test_an_audit_is_not_begun_by_cutting_it(store, tmp_path) -> None:
+    key = tmp_path / "audit.key"
+    key.write_bytes(bytes(range(32)))
+    before = store.read_bytes()
+    for words in (
+        ["audit", "cut", "--older-than-days", "0", "--yes"],
+        ["audit", "anchor", "--anchor", tmp_path / "anchor"],
+    ):
+        ran = run(*words, "--key-file", key, "--store", store)
+        assert ran.returncode == ExitCode.REFUSED, ran
+        assert "is not audited" in ran.stderr
+    assert store.read_bytes() == before
+    assert not (tmp_path / "anchor").exists()
+    assert run("checkpoint", "chat", "--store", store).returncode == 0
+
+
+def test_a_terminated_verb_leaves_no_temporary_file(store, tmp_path) -> None:
+    code = (
+        "import os, signal\n"
+        "from memcore.cli import export\n"
+        "from memcore.cli.entry import main\n"
+        "warned = export.os.fsync\n"
+        "export.os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "raise SystemExit(main(['export', '--all', '--to', 'out.jsonl']))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=False, cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "MEMCORE_STORE": str(store)},
+    )  # fmt: skip
+    assert ran.returncode == ExitCode.TERMINATED, ran
+    assert ran.stderr == "memcore: error: terminated\n"
+    assert not [each for each in tmp_path.iterdir() if each.name.startswith("out")]
+
+
+def test_an_error_that_cannot_be_told_keeps_its_code(store) -> None:
+    with open("/dev/full", "w") as full:
+        for words, code in ((["show", "nope"], 3), (["ls", "--bogus"], 2), (["ls"], 0)):
+            ran = subprocess.run(
+                [sys.executable, "-m", "memcore", *words], stderr=full, stdout=subprocess.DEVNULL,
+                check=False, env={**os.environ, "MEMCORE_STORE": str(store)},
+            )  # fmt: skip
+            assert ran.returncode == code
+
+
+def test_help_into_a_closed_pipe(store) -> None:
+    command = f"{sys.executable} -m memcore --help"
+    ran = subprocess.run(
+        ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"], check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.stdout in ("141\n", "0\n")  # 0: it was written before the reader was gone
+    assert ran.stderr == ""
+
+
+def test_advice_is_for_the_command_line(tmp_path) -> None:
+    pytest.importorskip("cryptography")
+    store = tmp_path / "e.memcore"
+    with memcore.open(store, key=bytes(32)) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    ran = run("ls", "--store", store)
+    assert ran.returncode == ExitCode.REFUSED
+    assert "set MEMCORE_KEY" in ran.stderr
+    assert "key=" not in ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_held_session_is_not_deleted(store) -> None:
 
 def test_values_are_shown_and_changed(store) -> None:
     alice = "--user", "alice"
-    assert parsed("kv", "notes", *alice)["values"] == {"k": {"a": 1}, "raw": "<2 bytes>"}
+    assert parsed("kv", "notes", *alice)["values"] == {"k": {"a": 1}, "raw": {"bytes": 2}}
     assert json.loads(run("kv", "notes", "k", *alice).stdout) == {"a": 1}
     assert run("kv", "notes", "none", *alice).exit_code == ExitCode.NOT_FOUND
     assert run("kv", "notes", "k", *alice, "--set", "[2]").exit_code == ExitCode.REFUSED

@@ -734,7 +734,7 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (0, b"7", "the line: expected a list of messages"),
         (1, b"{", "not JSON"),
         (1, b"\xff", "not UTF-8"),
-        (1, b"[" * 100_000, "not JSON"),
+        (1, b"[" * 100_000, "nested deeper than the 512 levels"),
         (1, b"7", "expected an object"),
         (1, {"seq": 2}, "seq: expected"),
         (1, {"seq": 0}, "seq: expected"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -158,7 +159,7 @@ def test_missing_extension_is_loud(tmp_path: Path) -> None:
     assert ran.returncode == 1
     last = ran.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: ")
-    assert "build_ext" in last
+    assert "pip install -e ." in last
 
 
 def test_the_gate_notes_the_tree_that_it_checked(tmp_path: Path) -> None:
@@ -268,3 +269,21 @@ def test_another_system_is_told_so(tmp_path: Path) -> None:
         ran = run_python(f"import sys; sys.platform = {system!r}; import memcore")
         last = ran.stderr.strip().splitlines()[-1]
         assert last.startswith(f"ImportError: memcore runs on Linux, not on {system}")
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    """In errors and docstrings of the package, and on the pages."""
+    known = set(PYPROJECT["project"]["optional-dependencies"])
+    named: dict[str, set[str]] = {}
+    places = [*PACKAGE.rglob("*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    for place in places:
+        text = place.read_text(encoding="utf-8")
+        found = re.findall(
+            r"memcore-db\[([a-z0-9_,-]+)\]|pip install \"\.\[([a-z0-9_,-]+)\]\"", text
+        )
+        found += [(extra, "") for extra in re.findall(r'extra=\("[^"]+", "([^"]+)"', text)]
+        for pair in found:
+            for extra in "".join(pair).split(","):
+                named.setdefault(extra, set()).add(str(place.relative_to(ROOT)))
+    assert len(named) > 10
+    assert {extra: where for extra, where in named.items() if extra not in known} == {}

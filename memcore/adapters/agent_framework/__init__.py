@@ -12,5 +12,5 @@ __all__, __getattr__, __dir__ = face(
         "history": "MemcoreHistoryProvider",
         "sessions": "MemcoreAgentSessionStore",
     },
-    extra=("the Agent Framework", "agent-framework-core", ("agent_framework",)),
+    extra=("the Agent Framework", "agent-framework", ("agent_framework",)),
 )

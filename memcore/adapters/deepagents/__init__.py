@@ -1,6 +1,7 @@
-"""DeepAgents over memcore: ``MemcoreBackend`` stores an agent's files under ordered keys.
+"""memcore's backend for DeepAgents: ``pip install "memcore-db[deepagents]"``.
 
-A namespace of files is one key/value namespace of its scope. Its rows (``rows``):
+``MemcoreBackend`` stores an agent's files under ordered keys. A namespace of files is one key/value
+namespace of its scope. Its rows (``rows``):
 
 - ``g``: the head: a random id of this life of the namespace, the number of changes, the last
   number assigned, and the most recent changes;
@@ -12,8 +13,10 @@ All rows of a change are written in one transaction. Each process caches the fil
 the head before it uses them: it takes changes by others from the head, or else rereads everything.
 """
 
-from memcore.adapters.deepagents.backend import MemcoreBackend
+from memcore.faces import face
 
-__all__ = [
-    "MemcoreBackend",
-]
+__all__, __getattr__, __dir__ = face(
+    __name__,
+    {"backend": "MemcoreBackend"},
+    extra=("DeepAgents", "deepagents", ("deepagents", "langchain", "langchain_core", "langgraph")),
+)

@@ -8,5 +8,5 @@ from memcore.faces import face
 __all__, __getattr__, __dir__ = face(
     __name__,
     {"chats": "MemcoreChatStore"},
-    extra=("LlamaIndex", "llama-index-core", ("llama_index",)),
+    extra=("LlamaIndex", "llama-index", ("llama_index",)),
 )

@@ -11,5 +11,5 @@ __all__, __getattr__, __dir__ = face(
         "repository": "MemcoreSessionManager MemcoreSessionRepository",
         "storage": "MemcoreStorage",
     },
-    extra=("Strands", "strands-agents", ("strands",)),
+    extra=("Strands", "strands", ("strands",)),
 )
