@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +25,9 @@ from memcore.cli.entry import (
     missing_package,
 )
 from memcore.cli.options import EPILOG, ExitCode, InOrder, exit_code_of
-from memcore.cli.output import complain
+from memcore.cli.output import complain, warn
+from memcore.store.lmdb import holders_of
+from memcore.store.store import LmdbStore
 
 __all__ = [
     "SECTIONS",
@@ -124,7 +132,8 @@ class VerbGroup(InOrder):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, turning exceptions into an error line and an exit code."""
         try:
-            result = super().invoke(ctx)
+            with watched():
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except OutputError as error:
             raise SystemExit(give_up_output(error)) from None
@@ -140,6 +149,67 @@ class VerbGroup(InOrder):
             _report(error, debug=isinstance(ctx.obj, ProgramOptions) and ctx.obj.debug)
             raise SystemExit(exit_code_of(error)) from None
         return result
+
+
+# --- Waits for another process: told of, and ended by Ctrl-C -------------------------------------
+# Python runs the handler of a signal between two instructions of the main thread, which LMDB's lock
+# holds up for as long as another process has it: one that is stopped, for ever.
+
+_LOOK_SECONDS: Final = 1.0
+_TOLD_LOOKS: Final = 5
+_ENDED_LOOKS: Final = 2
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Tell of a long wait for another process's commit, and let a signal end the program in it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reader, threading.get_ident()), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.write(writer, b"\0")
+        watcher.join()
+        os.close(reader)
+        os.close(writer)
+
+
+def _watch(reader: int, main: int) -> None:
+    looks = signalled = 0
+    while True:
+        if select.select([reader], [], [], _LOOK_SECONDS)[0]:
+            numbers = os.read(reader, 64)
+            if b"\0" in numbers:
+                return
+            signalled = max(numbers)
+            continue
+        path = _waits_for(main)
+        looks = looks + 1 if path is not None else 0
+        if path is not None and looks == _TOLD_LOOKS:
+            others = [str(pid) for pid in holders_of(path) or () if pid != os.getpid()]
+            who = f" ({', '.join(others)})" if others else ""
+            warn(f"{path}: waits for another process{who} to end its change; Ctrl-C ends this one")
+        if signalled and looks >= _ENDED_LOOKS:
+            # Nothing of this process is under way in the file; a kill would be as safe.
+            is_term = signalled == signal.SIGTERM
+            complain("terminated" if is_term else "interrupted")
+            os._exit(ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED)
+
+
+def _waits_for(main: int) -> str | None:
+    """Return the file whose lock, or device, the main thread waits for; None: it does not wait."""
+    frame = sys._current_frames().get(main)  # noqa: SLF001 - there is no other way to look
+    if frame is None or frame.f_code is not LmdbStore.transact.__code__:
+        return None
+    store = frame.f_locals.get("self")
+    return store.path if isinstance(store, LmdbStore) else None
 
 
 def _report(error: Exception, *, debug: bool) -> None:

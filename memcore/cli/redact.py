@@ -55,8 +55,9 @@ def redact_store(
 
     --yes rewrites the items and views of sessions, for all forks that share them, states with their
     history, names and meta of checkpoints, and key/value entries with their contents, including
-    expired ones; then it recounts the tokens of these sessions. It resumes an interrupted run. Data
-    that is damaged, under a legal hold, nested too deeply or written by adapters is reported and
+    expired ones; then it recounts the tokens of these sessions. Memories that rest on rewritten
+    items, and on nothing else, are forgotten. It resumes an interrupted run. Data that is damaged,
+    under a legal hold, nested too deeply or written by adapters is reported and
     left as it is. Not examined are blobs and graph checkpoints (which are content-addressed), keys,
     field names, event types, envelopes, and the quarantine. The old bytes stay in free pages of the
     file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something was found and
@@ -82,6 +83,7 @@ def redact_store(
                 "unreadable": each.unreadable,
                 "kept": each.kept,
                 "held": each.held,
+                "forgotten": each.forgotten,
             }
             for each in found
         ]
@@ -123,11 +125,14 @@ def _show(found: list[Finding]) -> None:
             each.where,
             ", ".join(f"{name} {count:,}" for name, count in sorted(each.classes.items())),
             each.rewritten or "",
+            each.forgotten or "",
             _left(each),
         )
         for each in found
     ]
-    print_table(("session", "user", "app", "where", "found", "written anew", "stays"), rows)
+    print_table(
+        ("session", "user", "app", "where", "found", "written anew", "memories gone", "stays"), rows
+    )
 
 
 def _left(each: Finding) -> str:

@@ -26,6 +26,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import complain, emit_json, escape
 from memcore.session import read
+from memcore.session.memory import would_forget
 from memcore.session.session import ref_of
 
 __all__ = [
@@ -192,15 +193,26 @@ def delete_session(
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         items, tokens = len(session), session.tokens
+        log = ref_of(session).resolve()
+        going = (
+            []
+            if log is None
+            else db.engine.store.read(
+                lambda txn: would_forget(txn, db.engine, log.scope, log.session)
+            )
+        )
         holds = db.holds(user=session.user, app=session.app)
         if not dry_run:
             db.delete_session(session.id, user=session.user, app=session.app)
     is_held = any(each.session_id in (None, session.id) for each in holds)
     what = f"{session_id}: {items:,} items, {tokens:,} tokens"
+    if going:
+        what += f", and {len(going):,} memories that rest on it alone"
     if is_held:
         what += "; under a legal hold: --yes is refused"
     _told(as_json, "delete", what if dry_run else f"deleted {what}", dry_run=dry_run,
-          session=session_id, items=items, tokens=tokens, held=is_held)  # fmt: skip
+          session=session_id, items=items, tokens=tokens, memories=len(going),
+          held=is_held)  # fmt: skip
 
 
 def _told(as_json: bool, command: str, text: str, **fields: Any) -> None:

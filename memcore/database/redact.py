@@ -36,6 +36,7 @@ from memcore.rows.lifecycle import is_held, memory_namespaces
 from memcore.rows.views import StoredView, read_view
 from memcore.session import Engine
 from memcore.session.engine import SessionOptions, SessionRef
+from memcore.session.memory import would_forget
 from memcore.session.recount import recount
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, rewrite_views
 from memcore.store.interface import ReadTxn, Txn
@@ -81,6 +82,8 @@ class Finding:
     write, a row that was changed concurrently."""
     held: int = 0
     """Rows left unchanged because they are under a legal hold."""
+    forgotten: int = 0
+    """Memories that rest on rewritten items alone, and go with them."""
 
     @property
     def is_left(self) -> bool:
@@ -223,6 +226,7 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
     unseen = Finding(*place[:3], "views")  # discarded: views count their own findings
     planned: list[Rewriting] = []
     size = 0
+    seqs: list[int] = []
     for value, item in _items(engine, place, done):
         try:
             made, classes = redacts.value(item.message)
@@ -235,6 +239,7 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
         done.classes.update(classes)
         done.classes.update(more)
         if not write:
+            seqs.append(item.seq)
             continue
         if item.kind == ItemKind.EVENT:
             made = {**made, "type": item.message["type"]}
@@ -256,6 +261,9 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
             planned, size = [], 0
     if planned:
         _commit(engine, place, planned, (redacts, unseen), done)
+    if seqs:
+        found = engine.store.read(lambda txn: would_forget(txn, engine, *place[3:], seqs))
+        done.forgotten += len(found)
     return done
 
 
@@ -719,6 +727,7 @@ def _commit(
     done = engine.store.transact(closure)
     if done is not None:
         blobs.finish_leaving(engine.store, done.leaving)
+        told.forgotten += done.forgotten
     _tell(told, planned, None if done is None else len(done.seqs))
 
 

@@ -13,7 +13,6 @@ from memcore.errors import CorruptValueError
 from memcore.log import Head, History
 from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint
 from memcore.log.read import stored_items
-from memcore.maintenance.check import count_shared, sessions_of
 from memcore.model import Checkpoint, Item
 from memcore.records import record
 from memcore.rows import index, names
@@ -22,6 +21,7 @@ from memcore.rows.usage import usage_key
 from memcore.session import Engine, Session
 from memcore.session.checkpoints import Position
 from memcore.session.session import store_of
+from memcore.state import count_shared
 from memcore.store.interface import ReadTxn
 
 __all__ = [
@@ -61,7 +61,7 @@ def count_everything(engine: Engine, places: Iterable[tuple[str, str]]) -> dict[
 
 def _calibrated(txn: ReadTxn) -> int:
     """Count the sessions with a usage row."""
-    return sum(txn.get(usage_key(*place)) is not None for place in sessions_of(txn))
+    return sum(txn.get(usage_key(*place)) is not None for place in names.sessions_with_rows(txn))
 
 
 def _memories(txn: ReadTxn) -> int:

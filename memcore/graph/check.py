@@ -27,10 +27,10 @@ from memcore.graph import prune as removal
 from memcore.graph import rows
 from memcore.graph import rows as threads
 from memcore.graph.decode import MISSING
-from memcore.graph.encode import PAGE
 from memcore.graph.gc import walk
 from memcore.graph.manifest import (
     ID_BYTES,
+    PAGE,
     RUN,
     Coder,
     ListRun,

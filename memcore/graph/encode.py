@@ -18,6 +18,7 @@ from memcore.graph.manifest import (
     ATOMS,
     ID_BYTES,
     NUMBERS,
+    PAGE,
     RUN,
     Coder,
     ListRun,
@@ -46,7 +47,6 @@ _MOVED_MIN: Final = 4
 """Minimum number of unknown parts of a list that are searched for at other positions."""
 _DEPTH_MAX: Final = 8
 _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
-PAGE: Final = "page"
 _MEMORY_TIMES: Final = 128
 """Maximum memory of a value, as a multiple of its serialised bytes."""
 _NUMBER_BYTES: Final = 40

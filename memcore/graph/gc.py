@@ -22,8 +22,7 @@ from memcore.codec.keys import ThreadRow, name_key
 from memcore.errors import CorruptValueError
 from memcore.graph import rows
 from memcore.graph import rows as threads
-from memcore.graph.encode import PAGE
-from memcore.graph.manifest import ID_BYTES, Coder, Typed, rows_in, rows_of
+from memcore.graph.manifest import ID_BYTES, PAGE, Coder, Typed, rows_in, rows_of
 from memcore.graph.rows import (
     KEY,
     KEY_BYTES,

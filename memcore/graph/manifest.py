@@ -10,11 +10,11 @@ from memcore._fast import pack_runs, page_stops, sized, unpack_run
 from memcore.codec.values import decode_json, encode_json
 from memcore.errors import CorruptValueError, InvalidItemError, UndecodableError
 from memcore.limits import PAGE_CONTENT_BYTES_MAX, PAGE_PARTS_MIN, ROOT_PARTS_MAX
-from memcore.privacy.redact_packed import unpack
 from memcore.records import record
 
 __all__ = [
     "EMPTY",
+    "PAGE",
     "RUN",
     "Coder",
     "JsonCoder",
@@ -204,6 +204,8 @@ class StoredCoder:
             if kind in (_JSON, _PLAIN):
                 return decode_json(body, int(kind == _PLAIN))
             if kind == _MSGPACK:
+                from memcore.privacy.redact_packed import unpack  # noqa: PLC0415 - few need it
+
                 return unpack(body)
         except (ValueError, RecursionError) as exc:
             msg = f"a value of type {kind!r} in a checkpoint is malformed ({exc})"
@@ -555,6 +557,8 @@ def _utf8(body: bytes) -> str:
 
 # --- runs -----------------------------------------------------------------------------------------
 
+PAGE: Final = "page"
+"""Type of a chunk that holds entries of a container."""
 RUN: Final = "~run"
 """Type of a part that holds several entries of a list."""
 NUMBERS: Final[frozenset[type]] = frozenset((float, bool, type(None)))

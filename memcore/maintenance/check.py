@@ -10,7 +10,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import partial
 from struct import unpack
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from memcore import blobs, kv, memory
 from memcore._fast import pack_facts
@@ -22,7 +22,6 @@ from memcore.codec.values import (
     FLAG_BLOB,
     FLAG_EXPIRES,
     FLAG_REWRITTEN,
-    HEADER_BYTES,
     checksum_of,
     decoding,
     open_value,
@@ -47,7 +46,6 @@ from memcore.log.checkpoint import (
 )
 from memcore.log.history import History, StoredRow, read_rows
 from memcore.log.rewrite import same_calls
-from memcore.maintenance.salvage_rows import RowSelector
 from memcore.model import ItemKind
 from memcore.records import record
 from memcore.retention.erasure import SCOPED_KINDS
@@ -63,12 +61,15 @@ from memcore.rows.views import read_view, view_chain
 from memcore.session import Engine, check_index, check_removals, is_leaving
 from memcore.session.content_filter import check_demand
 from memcore.session.engine import check_uses
-from memcore.state import check_state, header_key, mend_state
+from memcore.state import check_state, header_key, mend_state, scopes_with_state
 from memcore.store import Store
 from memcore.store.interface import ReadTxn
 from memcore.store.store import need_newest
 from memcore.tokens import TokenCounter
 from memcore.wire import get_policy
+
+if TYPE_CHECKING:
+    from memcore.maintenance.salvage_rows import RowSelector
 
 __all__ = [
     "RepairAction",
@@ -80,14 +81,11 @@ __all__ = [
     "check_expiries",
     "check_references",
     "check_shared",
-    "count_shared",
     "counted_references",
     "label_of",
     "lost_shared",
     "mend_shared",
     "plan_repairs",
-    "scopes_with_state",
-    "sessions_of",
     "shared_rows",
 ]
 
@@ -344,27 +342,6 @@ def check_shared(txn: ReadTxn, scope: int) -> list[str]:
         return [f"the state of scope {scope} cannot be checked: {exc}"]
 
 
-def scopes_with_state(txn: ReadTxn) -> list[int]:
-    """The scopes with state rows."""
-    found: list[int] = []
-    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
-    while True:
-        row = next(iter(txn.scan(start, stop, limit=1)), None)
-        if row is None:
-            return found
-        scope = keys.split_scoped(row[0])[0]
-        found.append(scope)
-        start = keys.after(keys.state_rows(scope, 0))
-
-
-def count_shared(txn: ReadTxn) -> int:
-    """Count the fields in the states of all users and applications."""
-    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
-    rows = sum(len(value) != HEADER_BYTES for _, value in txn.scan(start, stop))
-    headers = (header_key(scope, 0) for scope in scopes_with_state(txn))
-    return rows - sum(txn.get(key) is not None for key in headers)
-
-
 def label_of(app: str, user: str) -> str:
     """Describe a shared state by its owner."""
     return f"the state of user {user!r} in app {app!r}" if user else f"the state of app {app!r}"
@@ -464,7 +441,7 @@ def _check_rows(engine: Engine, progress: Callable[[int, int], None] | None) -> 
         findings += _of_living(engine, scope, found)
     findings += check_expiries(engine)
     findings += engine.store.read(_nameless)
-    sessions = engine.store.read(sessions_of)
+    sessions = engine.store.read(names.sessions_with_rows)
     for done, (scope, session) in enumerate(sessions):
         name = named.get((scope, session))
         where = f"session {session} of scope {scope}" if name is None else f"session {name!r}"
@@ -538,7 +515,7 @@ def _nameless(txn: ReadTxn) -> list[str]:
     findings = []
     for what, scopes in (
         ("a state", scopes_with_state(txn)),
-        ("sessions", [scope for scope, _ in sessions_of(txn)]),
+        ("sessions", [scope for scope, _ in names.sessions_with_rows(txn)]),
         ("threads", scopes_with_threads(txn)),
         ("memories", memory.scopes_with_memory(txn)),
     ):
@@ -621,19 +598,6 @@ def _names_of(engine: Engine, scope: int, findings: list[str]) -> dict[tuple[int
         findings.append(f"the session names of scope {scope} cannot be read: {exc}")
         return {}
     return {(scope, session): name for name, session in listed}
-
-
-def sessions_of(txn: ReadTxn) -> list[tuple[int, int]]:
-    """``(scope, session)`` of every session that has rows."""
-    found: list[tuple[int, int]] = []
-    start, stop = bytes((Kind.SESSION,)), bytes((Kind.SESSION + 1,))
-    while True:
-        row = next(iter(txn.scan(start, stop, limit=1)), None)
-        if row is None:
-            return found
-        scope, session = keys.split_session_prefix(row[0])
-        found.append((scope, session))
-        start = keys.after(keys.session_prefix(scope, session))
 
 
 def _is_deleted(txn: ReadTxn, scope: int, session: int) -> bool:

@@ -33,7 +33,6 @@ from memcore.maintenance.check import (
     label_of,
     lost_shared,
     mend_shared,
-    sessions_of,
     shared_rows,
 )
 from memcore.maintenance.salvage_graphs import Threads, count_numbers
@@ -160,7 +159,7 @@ def count_all(store: Store) -> tuple[int, int, int]:
 
     def count(txn: ReadTxn) -> tuple[int, int, int]:
         items = sessions = 0
-        for place in sessions_of(txn):
+        for place in names.sessions_with_rows(txn):
             key = head_key(*place)
             head = Head.unpack(key, txn.get(key) or b"")
             if not head.hidden:
@@ -665,7 +664,7 @@ class _Salvage:
     def _drop_what_fails(self, engine: Engine) -> None:
         """Drop sessions that fail the check even after rebuilding; the last resort."""
         store = engine.store
-        for place in store.read(sessions_of):
+        for place in store.read(names.sessions_with_rows):
             check = SessionCheck(engine, *place, named=place in self._named)
             findings = store.read(check.run)
             if findings:

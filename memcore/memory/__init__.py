@@ -22,13 +22,14 @@ __all__, __getattr__, __dir__ = face(
             "LAST_USER Recall RecallPlace Recalled choose_memories embedded_place fenced line_of"
         ),
         "rows": (
-            "INDEXES Book MemoryVersion count_entries entry_numbers entry_of_version "
+            "INDEXES Book MemoryVersion count_entries entry_at entry_numbers entry_of_version "
             "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory "
             "stored_document version_in"
         ),
         "rules": "RuleExtractor",
         "search": "index_memories lent_scores",
-        "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in",
+        "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in "
+        "would_forget",
         "summary": "RollingSummary",
         "tools": (
             "ToolHandle answer_calls answer_named reason_of revise_noted take_note tool_schemas"

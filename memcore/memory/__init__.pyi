@@ -47,6 +47,7 @@ from memcore.memory.rows import Book as Book
 from memcore.memory.rows import INDEXES as INDEXES
 from memcore.memory.rows import MemoryVersion as MemoryVersion
 from memcore.memory.rows import count_entries as count_entries
+from memcore.memory.rows import entry_at as entry_at
 from memcore.memory.rows import entry_numbers as entry_numbers
 from memcore.memory.rows import entry_of_version as entry_of_version
 from memcore.memory.rows import expires_ms_of as expires_ms_of
@@ -66,6 +67,7 @@ from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import names_in as names_in
 from memcore.memory.statement import redact_entry as redact_entry
 from memcore.memory.statement import texts_in as texts_in
+from memcore.memory.statement import would_forget as would_forget
 from memcore.memory.summary import RollingSummary as RollingSummary
 from memcore.memory.tools import ToolHandle as ToolHandle
 from memcore.memory.tools import answer_calls as answer_calls
@@ -138,6 +140,7 @@ __all__ = [
     "count_entries",
     "drop_grants",
     "embedded_place",
+    "entry_at",
     "entry_numbers",
     "entry_of_version",
     "expire_entry",
@@ -177,4 +180,5 @@ __all__ = [
     "version_in",
     "version_of_job",
     "visible_text",
+    "would_forget",
 ]

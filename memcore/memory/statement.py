@@ -109,6 +109,7 @@ __all__ = [
     "rests_on_hold",
     "revise",
     "texts_in",
+    "would_forget",
 ]
 
 
@@ -834,6 +835,30 @@ def forget_items(
             if known.superseded_by is not None and known.superseded_by > number:
                 todo.add(known.superseded_by)
     return count
+
+
+def would_forget(book: Book, session: int, *, seqs: Iterable[int] | None = None) -> list[int]:
+    """Return the ids of the memories that ``forget_items`` would forget, in their order."""
+    txn, scope = book.txn, book.scope
+    start = source_rows(scope, session)
+    if next(iter(txn.scan(start, keys.after(start), limit=1)), None) is None:
+        return []
+    if seqs is None:
+        numbers = with_source(txn, scope, session)
+        cut = partial(_cut_session, book, session)
+    else:
+        gone = frozenset(seqs)
+        numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
+        cut = partial(_cut_items, session, gone)
+    found = []
+    for number in numbers:
+        with suppress(CorruptValueError):
+            known = read_entry(txn, scope, number)
+            if known is None or known.is_gone or rests_on_hold(txn, scope, known):
+                continue
+            if left_of(known, cut, members_left(book, known, cut)) is None:
+                found.append(number)
+    return found
 
 
 def _forget_summary(book: Book, number: int, now_ms: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from memcore import blobs
+from memcore import blobs, memory
 from memcore._fast import classify
 from memcore.blobs import BlobRef
 from memcore.codec import keys
@@ -60,6 +60,7 @@ from memcore.rows.lifecycle import (
 )
 from memcore.rows.views import StoredView
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
+from memcore.session.memory import would_forget
 from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
 from memcore.session.tail import renew
 from memcore.store.interface import ReadTxn, Txn
@@ -650,7 +651,9 @@ def _carry_out(
 ) -> bool:
     """Carry out a plan; return True if the session's next items may follow."""
     planned = settled.planned
+    seqs = [keys.number_of(each.key) for each in planned]
     if run.dry:
+        _tell_forgotten(run, place, seqs)
         run.report.items += len(planned)
         run.report.bytes += sum(each.size for each in planned)
         return True
@@ -658,9 +661,9 @@ def _carry_out(
     if planned and held:
         run.report.held += len(planned)
         return False
-    seqs = [keys.number_of(each.key) for each in planned]
     if planned:
         run.archive(lambda exporter: exporter.items(*place, seqs))
+        _tell_forgotten(run, place, seqs)
     for piece, mark in _marked(planned, settled.mark, begun):
         done = run.engine.store.transact(
             lambda txn, piece=piece, mark=mark: _write(  # type: ignore[misc]
@@ -741,6 +744,7 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
         run.report.held += 1
         return False
     if run.dry:
+        _tell_forgotten(run, (scope, session), None)
         run.report.sessions += 1
         run.report.bytes += size
         return True
@@ -749,6 +753,7 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
     except CorruptValueError:
         run.report.damaged += 1  # a session that cannot be archived stays
         return False
+    going = _going(run, (scope, session), None)
 
     def closure(txn: Txn) -> tuple[bool, int]:
         need_alive(txn, scope)
@@ -765,10 +770,32 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
     except LeaseHeldError:  # its owner is at work: the next sweep retries
         done, size = False, 0
     resume_removals(store)
+    run.report.forgotten += len(going) if done else 0
     run.report.sessions += done
     run.report.bytes += size if done else 0
     run.report.kept += not done
     return done
+
+
+def _tell_forgotten(run: SweepRun, place: tuple[int, int], seqs: Sequence[int] | None) -> None:
+    """Count and archive the memories that go with items, or with the whole session."""
+    run.report.forgotten += len(_going(run, place, seqs))
+
+
+def _going(
+    run: SweepRun, place: tuple[int, int], seqs: Sequence[int] | None
+) -> list[tuple[bytes, bytes]]:
+    """Return the rows of the memories that go with items or a session; archive them first."""
+
+    def look(txn: ReadTxn) -> list[tuple[bytes, bytes]]:
+        numbers = would_forget(txn, run.engine, *place, seqs)
+        rows = [memory.entry_at(place[0], number) for number in numbers]
+        return [(row, value) for row in rows if (value := txn.get(row)) is not None]
+
+    found = run.engine.store.read(look)
+    if found and not run.dry:
+        run.archive(lambda exporter: (exporter.memory(*row) for row in found))
+    return found
 
 
 def _size_of_departing(txn: ReadTxn, scope: int, session: int) -> int:
@@ -793,6 +820,7 @@ def remove_beginning(
     cut, pins, seqs = found
     if not seqs:
         return True
+    _tell_forgotten(run, place, seqs)
     if run.dry:
         run.report.items_removed += len(seqs)
         return True

@@ -356,6 +356,8 @@ class SweepReport:
     """Expired key/value entries, including memories of adapters."""
     memories: int = 0
     """Expired long-term memories."""
+    forgotten: int = 0
+    """Long-term memories that rested on removed items or sessions alone."""
     items: int = 0
     """Items reduced to their place and calls."""
     items_removed: int = 0

@@ -39,6 +39,7 @@ __all__ = [
     "scopes",
     "session_of",
     "sessions",
+    "sessions_with_rows",
 ]
 
 
@@ -275,6 +276,19 @@ def _names_in(txn: ReadTxn, start: bytes, stop: bytes) -> Iterator[tuple[str, in
     for key, value in txn.scan(start, stop):
         number, packed = _split(open_value(key, value)[1])
         yield keys.unpack_text(packed), number
+
+
+def sessions_with_rows(txn: ReadTxn) -> list[tuple[int, int]]:
+    """``(scope, session)`` of every session that has rows."""
+    found: list[tuple[int, int]] = []
+    start, stop = bytes((Kind.SESSION,)), bytes((Kind.SESSION + 1,))
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return found
+        scope, session = keys.split_session_prefix(row[0])
+        found.append((scope, session))
+        start = keys.after(keys.session_prefix(scope, session))
 
 
 # --- namespaces -------------------------------------------------------------------------------

@@ -93,9 +93,20 @@ def forget_session(txn: Txn, engine: Engine, scope: int, session: int) -> None:
     memory.forget_items(memory.Book(txn, scope, engine.seed), session, engine.now_ms())
 
 
-def forget_items(txn: Txn, engine: Engine, scope: int, session: int, seqs: Iterable[int]) -> None:
-    """Take items whose contents are being replaced, such as expired ones, from all memories."""
-    memory.forget_items(memory.Book(txn, scope, engine.seed), session, engine.now_ms(), seqs=seqs)
+def forget_items(txn: Txn, engine: Engine, scope: int, session: int, seqs: Iterable[int]) -> int:
+    """Take items whose contents are being replaced, such as expired ones, from all memories.
+
+    Returns how many memories were forgotten with them.
+    """
+    book = memory.Book(txn, scope, engine.seed)
+    return memory.forget_items(book, session, engine.now_ms(), seqs=seqs)
+
+
+def would_forget(
+    txn: ReadTxn, engine: Engine, scope: int, session: int, seqs: Iterable[int] | None = None
+) -> list[int]:
+    """Return the ids of the memories that go with these items, or with the whole session."""
+    return memory.would_forget(memory.Book(txn, scope, engine.seed), session, seqs=seqs)  # type: ignore[arg-type]
 
 
 def move_items(

@@ -47,6 +47,8 @@ class Rewritten(NamedTuple):
     """Bytes previously taken by their rows and large contents."""
     leaving: list[bytes]
     """Blobs with rows still to be removed, for ``blobs.finish_leaving`` after the commit."""
+    forgotten: int = 0
+    """Memories that rested on these items alone."""
 
 
 def rewrite_items(
@@ -148,9 +150,9 @@ def rewrite_planned(
         if views is not None:
             _rewrite_views(txn, scope, each, views)
     seqs = tuple(keys.number_of(change.key) for change in fresh)
-    forget_items(txn, engine, scope, session, seqs)
+    forgotten = forget_items(txn, engine, scope, session, seqs)
     search.forget_items(txn, scope, family, session, list(seqs))
-    return Rewritten(seqs, sum(change.size for change in fresh), leaving)
+    return Rewritten(seqs, sum(change.size for change in fresh), leaving, forgotten)
 
 
 def rewrite_views(

@@ -13,6 +13,7 @@ from memcore.state.rows import StateStep as StateStep
 from memcore.state.rows import Trimmed as Trimmed
 from memcore.state.rows import begin_trim as begin_trim
 from memcore.state.rows import check_state as check_state
+from memcore.state.rows import count_shared as count_shared
 from memcore.state.rows import counter_before as counter_before
 from memcore.state.rows import header_key as header_key
 from memcore.state.rows import header_problem as header_problem
@@ -26,6 +27,7 @@ from memcore.state.rows import packed_field as packed_field
 from memcore.state.rows import put_moment as put_moment
 from memcore.state.rows import read_header as read_header
 from memcore.state.rows import restore as restore
+from memcore.state.rows import scopes_with_state as scopes_with_state
 from memcore.state.rows import state_counter as state_counter
 from memcore.state.rows import trim_piece as trim_piece
 from memcore.state.rows import value_at as value_at
@@ -87,6 +89,7 @@ __all__ = [
     "append_messages",
     "begin_trim",
     "check_state",
+    "count_shared",
     "counter_before",
     "header_key",
     "header_problem",
@@ -102,6 +105,7 @@ __all__ = [
     "put_moment",
     "read_header",
     "restore",
+    "scopes_with_state",
     "state_counter",
     "state_schema",
     "trim_piece",

@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from memcore.codec import keys
-from memcore.codec.keys import Row
+from memcore.codec.keys import Kind, Row
 from memcore.codec.values import (
     HEADER_BYTES,
     decode_json,
@@ -42,6 +42,7 @@ __all__ = [
     "Trimmed",
     "begin_trim",
     "check_state",
+    "count_shared",
     "counter_before",
     "fields_at",
     "forget_deletions",
@@ -57,6 +58,7 @@ __all__ = [
     "put_moment",
     "read_header",
     "restore",
+    "scopes_with_state",
     "state_counter",
     "trim_piece",
     "value_at",
@@ -204,6 +206,27 @@ class FieldVersion(NamedTuple):
 def header_key(scope: int, session: int) -> bytes:
     """Return the key of a state's header."""
     return keys.numbered(keys.state_rows(scope, session), 0)
+
+
+def scopes_with_state(txn: ReadTxn) -> list[int]:
+    """The scopes with state rows."""
+    found: list[int] = []
+    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
+    while True:
+        row = next(iter(txn.scan(start, stop, limit=1)), None)
+        if row is None:
+            return found
+        scope = keys.split_scoped(row[0])[0]
+        found.append(scope)
+        start = keys.after(keys.state_rows(scope, 0))
+
+
+def count_shared(txn: ReadTxn) -> int:
+    """Count the fields in the states of all users and applications."""
+    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
+    rows = sum(len(value) != HEADER_BYTES for _, value in txn.scan(start, stop))
+    headers = (header_key(scope, 0) for scope in scopes_with_state(txn))
+    return rows - sum(txn.get(key) is not None for key in headers)
 
 
 def packed_field(key: str, *, prefix: str = "") -> bytes:

@@ -182,3 +182,64 @@ def test_a_search_by_meaning(store, capsys, monkeypatch):
     assert [each["text"] for each in json.loads(out)["memories"]] == ["Likes tea"]
     code, out, _ = run(capsys, *asked, "--mode", "vector")
     assert [each["text"] for each in json.loads(out)["memories"]] == ["Likes tea"]
+
+
+@pytest.fixture
+def resting(path):
+    """Memories on one item with personal data, on two items, on none, and on an old session."""
+    with memcore.open(path) as db:
+        session = db.session("chat", user="alice")
+        session.append({"role": "user", "content": "I like tea, write to ann@example.org"})
+        session.append({"role": "user", "content": "I like tea, I said"})
+        session.append({"role": "user", "content": "I have a dog, ask bob@example.org"})
+        session.memory.remember("Likes tea", source=Source("chat", [1, 2]))
+        session.memory.remember("Has a dog", source=3)
+        session.memory.remember("Is an admin", by="operator")
+    return str(path)
+
+
+def texts(path):
+    with memcore.open(path, read_only=True) as db:
+        memory = db.scope(user="alice").memory
+        return {each.text for each in memory.list() if each.status != "forgotten"}
+
+
+def program(capsys, *arguments):
+    code = main(list(arguments))
+    return code, *capsys.readouterr()
+
+
+def test_a_redaction_counts_the_memories_that_go_with_items(resting, capsys):
+    asked = ("redact", "--store", resting)
+    for words in (["--dry-run"], ["--yes"]):
+        _, out, _ = program(capsys, *asked, *words, "--json")
+        found = {each["where"]: each for each in json.loads(out)["findings"]}
+        assert found["items"]["forgotten"] == 1
+        assert "Has a dog" in texts(resting) or words == ["--yes"]
+    assert texts(resting) == {"Likes tea", "Is an admin"}
+
+
+def test_a_deletion_counts_the_memories_that_go_with_the_session(resting, capsys):
+    told = "3 items, 36 tokens, and 2 memories that rest on it alone"
+    code, out, _ = program(capsys, "delete", "chat", "--dry-run", "--store", resting)
+    assert told in out, out
+    assert len(texts(resting)) == 3
+    _, out, _ = program(capsys, "delete", "chat", "--yes", "--store", resting)
+    assert out == f"deleted chat: {told}\n"
+    assert texts(resting) == {"Is an admin"}
+
+
+@pytest.mark.parametrize("what", ["items", "sessions"])
+def test_a_sweep_counts_and_archives_the_memories_that_go(resting, capsys, tmp_path, what):
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"rules": [{"what": what, "max_age_seconds": 0}]}))
+    assert program(capsys, "retention", "set", str(rules), "--yes", "--store", resting)[0] == 0
+    archive = tmp_path / "archive.jsonl"
+    for words in (["--dry-run"], ["--yes", "--archive", str(archive)]):
+        _, out, _ = program(capsys, "sweep", *words, "--store", resting, "--json")
+        assert json.loads(out)["report"]["forgotten"] == 2, out
+    assert texts(resting) == {"Is an admin"}
+    lines = archive.read_text()
+    assert "Likes tea" in lines
+    assert "Has a dog" in lines
+    assert "Is an admin" not in lines
