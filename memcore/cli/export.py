@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -23,6 +25,7 @@ from memcore.cli.options import (
     store_option,
     user_option,
     verb,
+    writing,
 )
 from memcore.cli.output import complain, progress, warn
 from memcore.exchange.lines import EXPORTS
@@ -93,7 +96,11 @@ def export_sessions(
         msg = "name the sessions to export, or give --all: one of the two"
         raise memcore.InvalidOptionError(msg)
     left_out: list[str] = []
+    is_shown = to == "-" and sys.stdout.isatty()
+    if redact is not None:
+        _need_secret(store)
     with reading(store) as db:
+        _need_owner(db, user, app)
         found = [
             find_session(db, name, user=user, app=app) for name in dict.fromkeys(sessions or [])
         ]
@@ -104,8 +111,9 @@ def export_sessions(
             entry.items for entry in db.sessions(user=user, app=app)
         )
         with (
-            _target(to, store, overwrite=overwrite) as target,
-            progress("exporting") as report,
+            _target(to, store, form, overwrite=overwrite) as target,
+            # On a terminal the lines themselves are progress enough, and a bar would break them.
+            nullcontext() if is_shown else progress("exporting") as report,
         ):
             pieces = chain.from_iterable(
                 db.export(
@@ -131,9 +139,55 @@ def export_sessions(
         raise SystemExit(ExitCode.FINDINGS)
 
 
+def _need_secret(store: str) -> None:
+    """Make the secret that keys placeholders, if there is none yet, which takes writing."""
+    with reading(store) as db:
+        try:
+            db.engine.store.secret.value()
+        except memcore.NotFoundError:
+            pass
+        else:
+            return
+    with writing(store) as db:
+        db.engine.store.secret.value()
+
+
+def _need_owner(db: memcore.Database, user: str | None, app: str | None) -> None:
+    """Refuse to export nothing at all: the name may be mistyped, and an erasure may follow."""
+    if user is None and app is None:
+        return
+    if all(user not in (None, its) or app not in (None, of) for of, its in db.scopes()):
+        limits = [f"{kind} {value!r}" for kind, value in (("user", user), ("app", app)) if value]
+        msg = f"nothing is stored of {' in '.join(limits)}: is the name right?"
+        raise memcore.NotFoundError(msg)
+
+
+class _Escaping:
+    """Writes JSON to a terminal, with what could steer it as escapes of JSON."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("surrogatepass")
+
+    def write(self, piece: bytes) -> None:
+        """Write a piece, which may end within a character."""
+        text = self._decoder.decode(piece)
+        if not text.isprintable():
+            text = "".join(
+                each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1]
+                for each in text
+            )
+        sys.stdout.write(text)
+
+
 @contextmanager
-def _target(to: str, store: str, *, overwrite: bool) -> Iterator[BinaryIO]:
+def _target(to: str, store: str, form: str, *, overwrite: bool) -> Iterator[BinaryIO | _Escaping]:
     """Standard output, or a file that is published once everything is written."""
+    if to == "-" and sys.stdout.isatty():
+        if form == "parquet":
+            msg = "--to -: parquet is no text for a terminal; name a file"
+            raise memcore.InvalidOptionError(msg)
+        yield _Escaping()
+        return
     if to == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

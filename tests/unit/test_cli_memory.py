@@ -221,7 +221,7 @@ def test_a_redaction_counts_the_memories_that_go_with_items(resting, capsys):
 
 def test_a_deletion_counts_the_memories_that_go_with_the_session(resting, capsys):
     told = "3 items, 36 tokens, and 2 memories that rest on it alone"
-    code, out, _ = program(capsys, "delete", "chat", "--dry-run", "--store", resting)
+    _, out, _ = program(capsys, "delete", "chat", "--dry-run", "--store", resting)
     assert told in out, out
     assert len(texts(resting)) == 3
     _, out, _ = program(capsys, "delete", "chat", "--yes", "--store", resting)

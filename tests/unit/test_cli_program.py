@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -572,6 +573,71 @@ def test_no_password_of_a_mistyped_address_is_shown(store, words, address) -> No
     assert ran.returncode in (ExitCode.USAGE, ExitCode.CORRUPT), ran
     assert "ter2" not in ran.stdout + ran.stderr
     assert "bug in memcore" not in ran.stderr
+
+
+def test_an_export_on_a_terminal_cannot_steer_it(tmp_path) -> None:
+    store = tmp_path / "agent.memcore"
+    content = "a\x9b31m b\u202e c \u00e9 \u65e5 \x1b[31m " + "long " * 60
+    with memcore.open(store) as db:
+        db.session("s").append({"role": "user", "content": content})
+    mine, its = pty.openpty()
+    command = [*PROGRAM, "export", "--all", "--to", "-", "--store", str(store)]
+    ran = subprocess.run(command, stdout=its, stderr=its, env=environment(), check=False)
+    os.close(its)
+    shown = os.read(mine, 1 << 16).decode()
+    os.close(mine)
+    assert ran.returncode == 0
+    assert all(each.isprintable() or each in "\r\n" for each in shown)
+    lines = [json.loads(line) for line in shown.splitlines()]
+    assert lines[1]["item"]["content"] == content
+
+
+def test_an_export_is_redacted_though_nothing_was_before(store) -> None:
+    with memcore.open(store) as db:
+        db.session("chat").append({"role": "user", "content": "write to ann@example.org"})
+    ran = run("export", "chat", "--to", "-", "--redact", "default", "--store", store)
+    assert ran.returncode == 0, ran.stderr
+    assert "EMAIL_" in ran.stdout
+    assert "ann@" not in ran.stdout
+    assert (
+        run("export", "chat", "--to", "-", "--redact", "default", "--store", store).stdout
+        == ran.stdout
+    )
+
+
+def test_nothing_of_nobody_is_no_export(store, tmp_path) -> None:
+    target = tmp_path / "nobody.jsonl"
+    ran = run("export", "--all", "--user", "nobody", "--to", target, "--store", store)
+    assert ran.returncode == ExitCode.NOT_FOUND
+    assert "nothing is stored of user 'nobody': is the name right?" in ran.stderr
+    assert not target.exists()
+
+
+def test_a_wait_for_a_stopped_writer_is_told_and_ended(store) -> None:
+    code = (
+        "import memcore, sys\n"
+        "db = memcore.open(sys.argv[1])\n"
+        "db._engine.store.transact(lambda txn: (print('holds', flush=True), sys.stdin.read()))\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env=environment(),
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "holds\n"
+    with holder:
+        waiting = subprocess.Popen(
+            [*PROGRAM, "checkpoint", "chat", "--store", str(store)], stderr=subprocess.PIPE,
+            text=True, env=environment(),
+        )  # fmt: skip
+        with waiting:
+            assert waiting.stderr is not None
+            assert f"waits for another process ({holder.pid})" in waiting.stderr.readline()
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.stderr.read() == "memcore: error: interrupted\n"
+        assert waiting.returncode == ExitCode.INTERRUPTED
+        holder.communicate()
+    assert run("checkpoint", "chat", "--store", store).returncode == 0
 
 
 def test_an_audit_is_not_begun_by_cutting_it(store, tmp_path) -> None:

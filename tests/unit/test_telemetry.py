@@ -7,8 +7,10 @@ import inspect
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -620,3 +622,19 @@ def _fail(db):
     for call in failing:
         with pytest.raises(Exception):  # noqa: B017 - each has its own
             call()
+
+
+def test_every_operation_is_told_on_its_page():
+    page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
+    start = page.index("| operations | |")
+    told = set(re.findall(r"`([a-z_.]+)`", page[start : page.index("Values that are already")]))
+    prefixes = tuple(name for name in told if name.endswith("."))
+    recorded = {
+        each.name
+        for methods in SURFACE.values()
+        for each in methods.values()
+        if each.shape not in ("handle", "pair")
+    }
+    assert len(recorded) > 100
+    missing = {name for name in recorded if name not in told and not name.startswith(prefixes)}
+    assert missing == set()
