@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from memcore._fast import RecordingTxn
@@ -88,6 +89,10 @@ class RawTxn(Protocol):  # the methods are py-lmdb's, documented there
         """Roll back and end; a no-op after the end."""
 
 
+_GET: Final[Any] = property(attrgetter("get"))
+"""The method ``get``, under another name without a frame of its own."""
+
+
 def _ended(*_: Any) -> NoReturn:
     raise InternalError("a transaction was used after its end")
 
@@ -103,9 +108,7 @@ class Snapshot:
         self.vault: RowCipher | None = None
         self.get: Callable[[bytes], bytes | None] = _ended
 
-    def get_new(self, key: bytes, /) -> bytes | None:
-        """As ``get``."""
-        return self.get(key)
+    get_new: Any = _GET
 
     def drop(self) -> RawTxn | None:
         """Detach LMDB's transaction and return it; later use raises InternalError."""
@@ -215,11 +218,7 @@ class WriteTxn(RecordingTxn):
     __slots__ = ()
     ended = staticmethod(_ended)
     is_remote = False
-
-    def get_new(self, key: bytes, /) -> bytes | None:
-        """As ``get``."""
-        found: bytes | None = self.get(key)
-        return found
+    get_new: Any = _GET
 
     def need_feature(self, feature: int) -> None:
         """Set a feature bit; a memcore that does not know it refuses the file from now on."""

@@ -383,7 +383,7 @@ def test_a_format_that_is_none_is_refused(db):
         with pytest.raises(memcore.InvalidOptionError):
             session.context(100, format=name)
     session.append({"role": "user", "content": "hello"})
-    with pytest.raises(memcore.InvalidOptionError, match="wire format"):
+    with pytest.raises(memcore.InvalidOptionError, match="format: expected one of openai_chat"):
         session.context(100, format="seed")
 
 

@@ -972,7 +972,7 @@ def test_the_command_line_opens_and_changes_keys(sealed, monkeypatch):
 
     refused = run("ls")
     assert refused.returncode == 6
-    assert "open it with key=" in refused.stderr
+    assert "set MEMCORE_KEY" in refused.stderr
     assert "chat" in run("ls", key=KEY.hex()).stdout
     assert run("keys", "--rotate-data", key=KEY.hex()).returncode == 6
     changed = run("keys", "--rotate-data", "--rotate-to", "env:NEW_KEY", "--yes", key=KEY.hex())
