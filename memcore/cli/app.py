@@ -242,7 +242,7 @@ _SAID_HERE: Final = (
     ("; without create=False or read_only=True it is made", ""),
     ("take it with session.lease() after that", "run it again after that"),
     (", or give another one", ""),
-    (", as os.urandom(32) makes", " in a file named by file:PATH, as 'head -c 32 /dev/urandom' makes"),
+    (", as os.urandom(32) makes", " in a file:PATH, as 'head -c 32 /dev/urandom' makes"),
     (", a callable that gives 32 bytes, or an object with wrap()", ""),
     ("serve needs the inspector", "'memcore ui' needs the inspector's packages"),
     ("build_server needs the MCP SDK", "'memcore mcp' needs the MCP SDK"),
