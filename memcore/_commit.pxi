@@ -713,6 +713,7 @@ cdef class EnvironmentFields:
     cdef public object redo, vault, audit, notifier
     cdef public ReserveFields reserve
     cdef public SteadyFields steady_sync
+    cdef public bint waits              # a thread asks for the write lock, which others may hold
 
     def begin_write(self, *, bint hurried=False):
         """Begin LMDB's write transaction; blocks while another process holds the write lock.
@@ -727,7 +728,11 @@ cdef class EnvironmentFields:
                     self.begin().abort()  # a forked child opens here; a closed store raises
                 if self.steady_sync is not None:
                     self.steady_sync._ready(hurried)
-                return self.begin(write=True)
+                self.waits = True
+                try:
+                    return self.begin(write=True)
+                finally:
+                    self.waits = False
             except self.map_moved as error:
                 if hurried:
                     raise self.writer_needed from error

@@ -357,6 +357,7 @@ class EnvironmentFields:
     notifier: Any
     reserve: Any
     steady_sync: Any
+    waits: bool
     def begin_write(self, *, hurried: bool = False) -> Any: ...
 
 @disjoint_base

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from memcore.cli.entry import (
 )
 from memcore.cli.options import EPILOG, ExitCode, InOrder, exit_code_of
 from memcore.cli.output import complain, warn
+from memcore.store.environment import Environment
 from memcore.store.lmdb import holders_of
 from memcore.store.store import LmdbStore
 
@@ -132,7 +133,8 @@ class VerbGroup(InOrder):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, turning exceptions into an error line and an exit code."""
         try:
-            with watched():
+            is_program = isinstance(ctx.obj, ProgramOptions) and ctx.obj.is_program
+            with watched() if is_program else nullcontext():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except OutputError as error:
@@ -158,14 +160,13 @@ class VerbGroup(InOrder):
 _LOOK_SECONDS: Final = 1.0
 _TOLD_LOOKS: Final = 5
 _ENDED_LOOKS: Final = 2
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR: Final = "\x1b[?25h"
 
 
 @contextmanager
 def watched() -> Iterator[None]:
     """Tell of a long wait for another process's commit, and let a signal end the program in it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -188,28 +189,30 @@ def _watch(reader: int, main: int) -> None:
             numbers = os.read(reader, 64)
             if b"\0" in numbers:
                 return
-            signalled = max(numbers)
+            signalled = max([signalled, *(each for each in numbers if each in _SIGNALS)])
             continue
         path = _waits_for(main)
-        looks = looks + 1 if path is not None else 0
-        if path is not None and looks == _TOLD_LOOKS:
-            others = [str(pid) for pid in holders_of(path) or () if pid != os.getpid()]
-            who = f" ({', '.join(others)})" if others else ""
+        looks = 0 if path is None else looks + 1
+        if looks == _TOLD_LOOKS:
+            others = [pid for pid in holders_of(str(path)) or () if pid != os.getpid()]
+            who = f" ({others[0]})" if len(others) == 1 else ""
             warn(f"{path}: waits for another process{who} to end its change; Ctrl-C ends this one")
         if signalled and looks >= _ENDED_LOOKS:
-            # Nothing of this process is under way in the file; a kill would be as safe.
+            # It has no transaction yet, so nothing of it is under way in the file.
+            if sys.stderr.isatty():  # a progress bar hides it
+                print(_SHOW_CURSOR, end="", file=sys.stderr)
             is_term = signalled == signal.SIGTERM
             complain("terminated" if is_term else "interrupted")
             os._exit(ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED)
 
 
 def _waits_for(main: int) -> str | None:
-    """Return the file whose lock, or device, the main thread waits for; None: it does not wait."""
+    """Return the file whose write lock the main thread waits for; None: it does not wait."""
     frame = sys._current_frames().get(main)  # noqa: SLF001 - there is no other way to look
     if frame is None or frame.f_code is not LmdbStore.transact.__code__:
         return None
-    store = frame.f_locals.get("self")
-    return store.path if isinstance(store, LmdbStore) else None
+    env = frame.f_locals.get("env")
+    return env.path if isinstance(env, Environment) and env.waits else None
 
 
 def _report(error: Exception, *, debug: bool) -> None:
@@ -223,39 +226,7 @@ def _report(error: Exception, *, debug: bool) -> None:
         text = missing
     elif not isinstance(error, memcore.MemcoreError | OSError):
         text = f"a bug in memcore: {type(error).__name__}: {text}; please report what --debug shows"
-    complain(_as_said_here(text) or type(error).__name__)
-
-
-_SAID_HERE: Final = (
-    ("open it with audit=Audit(key=...) once", "a program begins one with audit=Audit(key=...)"),
-    (
-        "open it with audit=Audit(key=...) to write to it, or with read_only=True",
-        "to write to it, set MEMCORE_AUDIT_KEY_FILE or MEMCORE_AUDIT_KEY",
-    ),
-    ("open it with key=", "set MEMCORE_KEY, as to file:PATH or env:NAME"),
-    ("salvage it with key=", "set MEMCORE_KEY, as to file:PATH or env:NAME"),
-    ("say where it lies with key_file=", "say where it lies with MEMCORE_KEY_FILE"),
-    ("give key_file= another name", "give MEMCORE_KEY_FILE another name"),
-    ("pass allow_unsafe=True if the file is a cache or a test's, else leave durability out",
-     "it is for caches and tests, which programs make; leave --durability out"),
-    ("call finish_erasures()", "run 'memcore erase --finish'"),
-    ("; without create=False or read_only=True it is made", ""),
-    ("take it with session.lease() after that", "run it again after that"),
-    (", or give another one", ""),
-    (", as os.urandom(32) makes", " in a file:PATH, as 'head -c 32 /dev/urandom' makes"),
-    (", a callable that gives 32 bytes, or an object with wrap()", ""),
-    ("serve needs the inspector", "'memcore ui' needs the inspector's packages"),
-    ("build_server needs the MCP SDK", "'memcore mcp' needs the MCP SDK"),
-    (" (on_conflict=)", ""),
-    ("and see verify_audit()", "and see 'memcore audit verify'"),
-)  # fmt: skip
-"""Words for programs in messages of the library, and what the command line has in their place."""
-
-
-def _as_said_here(text: str) -> str:
-    for ours, here in _SAID_HERE:
-        text = text.replace(ours, here)
-    return text
+    complain(text or type(error).__name__)
 
 
 def _print_completion(context: click.Context, _option: click.Parameter, shell: str | None) -> None:

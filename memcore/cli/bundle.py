@@ -64,7 +64,8 @@ def bundle_session(
     The bundle is one JSON object; --json wraps it like the output of other verbs.
     """
     if out is not None:
-        need_new(checked_file("--out", out))
+        out = checked_file("--out", out)
+        need_new(out)
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:

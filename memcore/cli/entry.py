@@ -7,9 +7,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import IntEnum
-from signal import SIG_DFL, SIGTERM, signal
+from signal import SIG_DFL, SIGTERM, getsignal, signal
 from typing import Any, Final, NamedTuple, NoReturn
 
 __all__ = [
@@ -80,6 +79,8 @@ class ProgramOptions(NamedTuple):
     """The global options of the program."""
 
     debug: bool
+    is_program: bool = False
+    """True if this process is the command; False if a program called ``main`` with arguments."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,11 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
-    before: Any = SIG_DFL
-    with suppress(ValueError):  # not on the main thread, as in a test
-        before = signal(SIGTERM, _terminate)
+    is_program = argv is None
+    if is_program and getsignal(SIGTERM) is SIG_DFL:
+        signal(SIGTERM, _terminate)
     try:
-        code = _run(arguments)
+        code = _run(arguments, is_program=is_program)
         sys.stdout.flush()
     except OutputError as error:
         return give_up_output(error)
@@ -102,9 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         is_term = isinstance(error, Terminated)
         print(f"memcore: error: {'terminated' if is_term else 'interrupted'}", file=sys.stderr)
         return ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
-    finally:
-        with suppress(ValueError):
-            signal(SIGTERM, before)
     return code
 
 
@@ -112,7 +110,7 @@ def _terminate(*_: Any) -> NoReturn:
     raise Terminated
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], *, is_program: bool) -> int:
     if arguments == ["--version"]:
         from memcore import __version__
 
@@ -135,9 +133,8 @@ def _run(arguments: list[str]) -> int:
     import click
 
     try:
-        code = app.main(
-            arguments, prog_name="memcore", obj=ProgramOptions(debug=debug), standalone_mode=False
-        )
+        options = ProgramOptions(debug, is_program)
+        code = app.main(arguments, prog_name="memcore", obj=options, standalone_mode=False)
     except click.ClickException as error:
         from memcore.cli.output import muted_if_full
 

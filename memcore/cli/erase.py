@@ -19,7 +19,15 @@ from memcore.cli.options import (
     writing,
     yes_option,
 )
-from memcore.cli.output import complain, emit_json, escape, print_pairs, progress, timestamp
+from memcore.cli.output import (
+    complain,
+    emit_json,
+    escape,
+    print_pairs,
+    progress,
+    said_here,
+    timestamp,
+)
 from memcore.retention import ErasureReceipt
 
 __all__ = [
@@ -115,6 +123,6 @@ def _show(receipt: ErasureReceipt) -> None:
     ]
     print_pairs(told)
     for what in receipt.pending:
-        print(escape(f"still to be done: {what}"))
+        print(escape(f"still to be done: {said_here(what)}"))
     for what in receipt.out_of_reach:
         print(escape(f"out of reach: {what}"))

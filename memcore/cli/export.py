@@ -31,8 +31,9 @@ from memcore.cli.output import complain, progress, warn
 from memcore.exchange.lines import EXPORTS
 from memcore.files import sync_directory
 from memcore.options import checked_file
+from memcore.privacy import redaction_policy
 from memcore.store.copy import beside
-from memcore.store.datafile import publish
+from memcore.store.datafile import LMDB_MAGIC, publish
 from memcore.store.store import is_own_file
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
 
 
 _REPORT_PIECES: Final = 200
+_OF_DATABASES: Final = ("-lock", ".keys", ".secret")
+_KEY_VARIABLES: Final = ("MEMCORE_KEY", "MEMCORE_KEY_FILE", "MEMCORE_AUDIT_KEY_FILE")
 
 
 @verb("export")
@@ -98,12 +101,12 @@ def export_sessions(
     left_out: list[str] = []
     is_shown = to == "-" and sys.stdout.isatty()
     if redact is not None:
+        redaction_policy(redact)  # an unknown one is told before anything is written
+        with reading(store) as db:
+            _chosen(db, sessions, user, app)
         _need_secret(store)
     with reading(store) as db:
-        _need_owner(db, user, app)
-        found = [
-            find_session(db, name, user=user, app=app) for name in dict.fromkeys(sessions or [])
-        ]
+        found = _chosen(db, sessions, user, app)
         chosen: list[tuple[str | None, str | None, str | None]] = [(None, user, app)]
         if found:
             chosen = [(one.id, one.user, one.app) for one in found]
@@ -139,6 +142,14 @@ def export_sessions(
         raise SystemExit(ExitCode.FINDINGS)
 
 
+def _chosen(
+    db: memcore.Database, sessions: tuple[str, ...], user: str | None, app: str | None
+) -> list[memcore.Session]:
+    """Return the sessions that were named, which have to be there; none: all of an owner."""
+    _need_owner(db, user, app)
+    return [find_session(db, name, user=user, app=app) for name in dict.fromkeys(sessions)]
+
+
 def _need_secret(store: str) -> None:
     """Make the secret that keys placeholders, if there is none yet, which takes writing."""
     with reading(store) as db:
@@ -157,7 +168,8 @@ def _need_owner(db: memcore.Database, user: str | None, app: str | None) -> None
     if user is None and app is None:
         return
     if all(user not in (None, its) or app not in (None, of) for of, its in db.scopes()):
-        limits = [f"{kind} {value!r}" for kind, value in (("user", user), ("app", app)) if value]
+        given = (("user", user), ("app", app))
+        limits = [f"{kind} {value!r}" for kind, value in given if value is not None]
         msg = f"nothing is stored of {' in '.join(limits)}: is the name right?"
         raise memcore.NotFoundError(msg)
 
@@ -192,7 +204,8 @@ def _target(to: str, store: str, form: str, *, overwrite: bool) -> Iterator[Bina
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    need_directory(checked_file("--to", to))
+    to = checked_file("--to", to)
+    need_directory(to)
     problem = _why_not(to, store, overwrite=overwrite) if os.path.lexists(to) else ""
     if problem:
         complain(f"{to}: {problem}")
@@ -216,6 +229,25 @@ def _why_not(to: str, store: str, *, overwrite: bool) -> str:
     if os.path.exists(to):
         if not os.path.isfile(to):
             return "is no regular file; export to - and redirect that"
-        if is_own_file(to, store, os.environ.get("MEMCORE_KEY_FILE")):
+        if is_own_file(to, store):
             return "belongs to the database; name another file"
+        with open(to, "rb") as file:
+            is_store = file.read(20)[16:] == LMDB_MAGIC
+        if is_store or to.endswith(_OF_DATABASES) or any(_is_same(to, key) for key in _keys()):
+            return "is a key, or belongs to another database; name another file"
     return ""
+
+
+def _keys() -> Iterator[str]:
+    """Yield the paths of keys that the environment names."""
+    for name in _KEY_VARIABLES:
+        given = os.environ.get(name, "").removeprefix("file:")
+        if given:
+            yield os.path.expanduser(given)
+
+
+def _is_same(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):
+        return False

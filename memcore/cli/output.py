@@ -26,6 +26,7 @@ __all__ = [
     "print_pairs",
     "print_table",
     "progress",
+    "said_here",
     "stages",
     "timestamp",
     "warn",
@@ -67,10 +68,43 @@ def emit_json(command: str, fields: dict[str, Any]) -> None:
     print(json.dumps({"schema": SCHEMA, "command": command, **fields}))
 
 
+_SAID_HERE: Final = (
+    ("open it with audit=Audit(key=...) once", "a program begins one with audit=Audit(key=...)"),
+    (
+        "open it with audit=Audit(key=...) to write to it, or with read_only=True",
+        "to write to it, set MEMCORE_AUDIT_KEY_FILE or MEMCORE_AUDIT_KEY",
+    ),
+    ("open it with key=", "set MEMCORE_KEY, as to file:PATH or env:NAME"),
+    ("salvage it with key=", "set MEMCORE_KEY, as to file:PATH or env:NAME"),
+    ("say where it lies with key_file=", "say where it lies with MEMCORE_KEY_FILE"),
+    ("give key_file= another name", "give MEMCORE_KEY_FILE another name"),
+    ("pass allow_unsafe=True if the file is a cache or a test's, else leave durability out",
+     "it is for caches and tests, which programs make; leave --durability out"),
+    ("call finish_erasures()", "run 'memcore erase --finish'"),
+    ("; without create=False or read_only=True it is made", ""),
+    ("take it with session.lease() after that", "run it again after that"),
+    (", or give another one", ""),
+    (", as os.urandom(32) makes", " in a file:PATH, as 'head -c 32 /dev/urandom' makes"),
+    (", a callable that gives 32 bytes, or an object with wrap()", ""),
+    ("serve needs the inspector", "'memcore ui' needs the inspector's packages"),
+    ("build_server needs the MCP SDK", "'memcore mcp' needs the MCP SDK"),
+    (" (on_conflict=)", ""),
+    ("and see verify_audit()", "and see 'memcore audit verify'"),
+)  # fmt: skip
+"""Words for programs in messages of the library, and what the command line has in their place."""
+
+
+def said_here(text: str) -> str:
+    """A message of the library, with advice that the command line can follow."""
+    for ours, here in _SAID_HERE:
+        text = text.replace(ours, here)
+    return text
+
+
 def warn(text: str) -> None:
     """Print one line on stderr."""
     with muted_if_full():
-        print(f"memcore: {escape(text)}", file=sys.stderr)
+        print(f"memcore: {escape(said_here(text))}", file=sys.stderr)
 
 
 @contextmanager

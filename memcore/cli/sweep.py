@@ -41,7 +41,8 @@ def sweep_store(
     """Delete data that has expired or that retention rules remove."""
     need_choice(dry_run, yes, see="what would go", do="remove it")
     if archive is not None:
-        need_directory(checked_file("--archive", archive))
+        archive = checked_file("--archive", archive)
+        need_directory(archive)
     with reading(store) if dry_run else writing(store) as db:
         report = db.sweep(limit=limit, archive=archive, dry_run=dry_run)
     show_report(report.mapping(), verb="sweep", as_json=as_json)

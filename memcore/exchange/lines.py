@@ -385,6 +385,11 @@ def is_part(found: object) -> bool:
     )
 
 
+def is_expired(found: object) -> bool:
+    """Return True for a line of an archive that stands for itself: an entry, fields, a memory."""
+    return isinstance(found, dict) and found.keys() == {"expired"}
+
+
 _PARTS: Final = ("item", "view", "checkpoint", "state")
 
 

@@ -40,6 +40,7 @@ from memcore.exchange.lines import (
     Conversation,
     StandIns,
     Title,
+    is_expired,
     is_part,
     is_title,
     parse_line,
@@ -170,6 +171,8 @@ class Imported:
     """States of users and applications."""
     memories: int = 0
     """Long-term memories, with their versions."""
+    expired: int = 0
+    """Lines of an archive for what no import restores: expired entries, fields and memories."""
     calls: int = 0
     """Calls in conversations; the next two counts are of conversations, too."""
     open_calls: int = 0
@@ -345,6 +348,8 @@ class _Import:
             self.session = self._begin(found, number)
         elif self.session is not None:
             self._take_part(found)
+        elif is_expired(found):
+            self.done.expired += 1
         elif form == "jsonl" or is_part(found):
             if not self.began:  # reported only once
                 self.began = number

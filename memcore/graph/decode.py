@@ -384,8 +384,8 @@ REPEATED_TIMES: Final = 64
 """Additional bytes allowed per stored byte."""
 _RUN_WEIGHT: Final = 4
 """Approximate memory of a run's values, as a multiple of its bytes."""
-_AHEAD: Final = 4096
-"""Maximum number of chunks announced at once."""
+_AHEAD: Final = 1024
+"""Maximum number of chunks announced at once: 64 MiB of the largest ones."""
 _POINTERS: Final = 10 * _POINTER_BYTES
 """Bytes of an entry in addition to its tree."""
 _OPAQUE_TIMES: Final = 16

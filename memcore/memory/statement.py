@@ -7,7 +7,7 @@ that is not weaker replaces the older one, which stays with the time in which it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
@@ -837,12 +837,19 @@ def forget_items(
     return count
 
 
-def would_forget(book: Book, session: int, *, seqs: Iterable[int] | None = None) -> list[int]:
+def would_forget(book: Book, session: int, *, seqs: Collection[int] | None = None) -> list[int]:
     """Return the ids of the memories that ``forget_items`` would forget, in their order."""
     txn, scope = book.txn, book.scope
+    first = None if seqs is None else min(seqs, default=NUMBER_END)
+    found = []
+    for number in summaries_over(txn, scope, session, first):
+        with suppress(CorruptValueError):
+            known = read_entry(txn, scope, number)
+            if known is not None and not known.is_gone and not rests_on_hold(txn, scope, known):
+                found.append(number)
     start = source_rows(scope, session)
     if next(iter(txn.scan(start, keys.after(start), limit=1)), None) is None:
-        return []
+        return found
     if seqs is None:
         numbers = with_source(txn, scope, session)
         cut = partial(_cut_session, book, session)
@@ -850,8 +857,9 @@ def would_forget(book: Book, session: int, *, seqs: Iterable[int] | None = None)
         gone = frozenset(seqs)
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
         cut = partial(_cut_items, session, gone)
-    found = []
     for number in numbers:
+        if number in found:
+            continue
         with suppress(CorruptValueError):
             known = read_entry(txn, scope, number)
             if known is None or known.is_gone or rests_on_hold(txn, scope, known):

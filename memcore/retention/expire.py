@@ -663,7 +663,7 @@ def _carry_out(
         return False
     if planned:
         run.archive(lambda exporter: exporter.items(*place, seqs))
-        _tell_forgotten(run, place, seqs)
+        _going(run, place, seqs)
     for piece, mark in _marked(planned, settled.mark, begun):
         done = run.engine.store.transact(
             lambda txn, piece=piece, mark=mark: _write(  # type: ignore[misc]
@@ -675,6 +675,7 @@ def _carry_out(
             run.report.held += len(piece)
             return False
         blobs.finish_leaving(run.engine.store, done.leaving)
+        run.report.forgotten += done.forgotten
         run.report.items += len(done.seqs)
         run.report.bytes += done.size
     return True
@@ -778,7 +779,7 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
 
 
 def _tell_forgotten(run: SweepRun, place: tuple[int, int], seqs: Sequence[int] | None) -> None:
-    """Count and archive the memories that go with items, or with the whole session."""
+    """Count the memories that would go with items, or with the whole session."""
     run.report.forgotten += len(_going(run, place, seqs))
 
 
@@ -820,11 +821,12 @@ def remove_beginning(
     cut, pins, seqs = found
     if not seqs:
         return True
-    _tell_forgotten(run, place, seqs)
     if run.dry:
+        _tell_forgotten(run, place, seqs)
         run.report.items_removed += len(seqs)
         return True
     run.archive(lambda exporter: exporter.items(scope, session, seqs))
+    going = _going(run, place, seqs)
 
     def closure(txn: Txn) -> list[bytes] | None:
         need_alive(txn, scope)
@@ -846,25 +848,27 @@ def remove_beginning(
             txn.spoil()
             raise
 
-    _renewed(run, closure, len(seqs))
+    if _renewed(run, closure, len(seqs)):
+        run.report.forgotten += len(going)
     return True
 
 
-def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count: int) -> None:
+def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count: int) -> bool:
     """Remove the first items of a history by ``closure``, and count the outcome in the report."""
     try:
         left = run.engine.store.transact(closure, makes_room=True)
     except CorruptValueError:
         run.report.damaged += 1
-        return
+        return False
     except LeaseHeldError:  # as in remove_session
         left = None
     if left is None:
         run.report.kept += count
-        return
+        return False
     if left:
         resume_removals(run.engine.store)
     run.report.items_removed += count
+    return True
 
 
 def _again(run: SweepRun, draft: SessionTxn, start: int, stop: int) -> list[Prepared]:

@@ -13,13 +13,16 @@ keep_last = 100
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
+from io import FileIO
 from os import PathLike
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -274,10 +277,18 @@ def archive_to(
     _need_archive(path)
 
     def write(lines: Iterable[bytes]) -> int:
-        with open(path, "ab", opener=open_private) as file:
-            count = _put(lines, file.write)
-            file.flush()
-            os.fsync(file.fileno())
+        with open(path, "ab", buffering=0, opener=open_private) as file:
+            # Items follow the title of their session: two sweeps must not mix their lines.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = _whole_size(path)
+            try:
+                os.ftruncate(file.fileno(), size)
+                count = _put(lines, partial(_write_whole, file))
+                os.fsync(file.fileno())
+            except BaseException:  # an interrupt, too: half a line would take the next one along
+                with suppress(OSError):
+                    os.ftruncate(file.fileno(), size)
+                raise
         return count
 
     return write
@@ -286,16 +297,38 @@ def archive_to(
 def _need_archive(path: str) -> None:
     """Refuse to add to a file that holds something else: what is swept could not be read again."""
     try:
-        with open(path, "rb", opener=open_private) as file:
-            begin = file.read(len(_LINE))
+        kind = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    except IsADirectoryError:
-        msg = f"archive: {path} is a directory; name a file"
-        raise InvalidOptionError(msg) from None
+    if not stat.S_ISREG(kind):
+        msg = f"archive: {path} is no regular file; name another one"
+        raise InvalidOptionError(msg)
+    with open(path, "rb", opener=open_private) as file:
+        begin = file.read(len(_LINE))
     if begin and begin != _LINE:
         msg = f"archive: {path} holds something else than exported lines; name another file"
         raise InvalidOptionError(msg)
+
+
+def _write_whole(file: FileIO, line: bytes) -> None:
+    left = memoryview(line)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _whole_size(path: str) -> int:
+    """Return the size of an archive without an unfinished line at its end, left by a crash."""
+    with open(path, "rb", opener=open_private) as file:
+        end = file.seek(0, os.SEEK_END)
+        at = end
+        while at:
+            step = min(at, 1 << 16)
+            file.seek(at - step)
+            newline = file.read(step).rfind(b"\n")
+            if newline >= 0:
+                return at - step + newline + 1
+            at -= step
+        return 0
 
 
 def _calling(target: Callable[[bytes], Any]) -> Callable[[Iterable[bytes]], int]:
@@ -357,7 +390,8 @@ class SweepReport:
     memories: int = 0
     """Expired long-term memories."""
     forgotten: int = 0
-    """Long-term memories that rested on removed items or sessions alone."""
+    """Long-term memories that rested on removed items or sessions alone; in a dry run those of one
+    session, so that there may be more."""
     items: int = 0
     """Items reduced to their place and calls."""
     items_removed: int = 0

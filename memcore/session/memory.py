@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +103,7 @@ def forget_items(txn: Txn, engine: Engine, scope: int, session: int, seqs: Itera
 
 
 def would_forget(
-    txn: ReadTxn, engine: Engine, scope: int, session: int, seqs: Iterable[int] | None = None
+    txn: ReadTxn, engine: Engine, scope: int, session: int, seqs: Collection[int] | None = None
 ) -> list[int]:
     """Return the ids of the memories that go with these items, or with the whole session."""
     return memory.would_forget(memory.Book(txn, scope, engine.seed), session, seqs=seqs)  # type: ignore[arg-type]

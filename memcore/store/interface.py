@@ -93,7 +93,7 @@ T = TypeVar("T")
 SERVER_SCHEMES: Final = ("postgresql://", "postgres://")
 """Beginnings of the address of a store on a server, which stands in place of a path."""
 _SCHEME: Final = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
-_MISTYPED: Final = ("postgresql//", "postgres//")
+_LIKE_ADDRESS: Final = re.compile(r"^\W*(postgres(ql)?|jdbc)(:|//)|:[^/]*@[^/]*/|password=")
 
 
 def need_known_address(path: str) -> None:
@@ -110,10 +110,11 @@ def need_known_address(path: str) -> None:
             f"memcore knows no addresses {found[0]}; that of a store on a server begins with "
             f"{SERVER_SCHEMES[0]}"
         )
-    if path.startswith(_MISTYPED):
+    # Whatever may hold a password, and is no file: blanks or quotes before it, no scheme, no colon.
+    if _LIKE_ADDRESS.search(path) and not os.path.isdir(os.path.dirname(path) or " "):
         raise InvalidOptionError(
-            f"an address lacks its colon: that of a store on a server begins with "
-            f"{SERVER_SCHEMES[0]}"
+            "this looks like an address, and memcore cannot read it; that of a store on a server "
+            f"begins with {SERVER_SCHEMES[0]}"
         )
 
 

@@ -235,7 +235,9 @@ def is_own_file(path: str, database: str, key_file: str | None = None) -> bool:
     if database.startswith(SERVER_SCHEMES):
         return False
     real = os.path.realpath(database)
-    own = (real, real + LOCK, real + SUFFIX, real + KEYS_SUFFIX, key_file or real + KEYS_SUFFIX)
+    own = [real, real + LOCK, real + SUFFIX, real + KEYS_SUFFIX]
+    if key_file is not None:
+        own.append(key_file)
     return any(
         os.path.realpath(path) == os.path.realpath(each) or _is_same(path, each) for each in own
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -17,8 +19,9 @@ from memcore import aio, blobs
 from memcore.codec import keys
 from memcore.codec.keys import Kind, Row
 from memcore.codec.values import FLAG_REWRITTEN
-from memcore.errors import InvalidItemError
+from memcore.errors import InvalidItemError, InvalidOptionError
 from memcore.retention import RETENTION_PRESETS, Retention, read_rules, retention_rules
+from memcore.retention import rules as retention_module
 from memcore.rows import names
 from memcore.session.rewrite import rewrite_items
 from memcore.session.session import ref_of
@@ -835,3 +838,114 @@ def test_rules_of_a_user_reach_all_of_their_applications(tmp_path):
         db.retention.set([rule], user="v")
         assert db.retention.get(user="v", app="other") is not None
         assert ("default", "v") not in db.scopes()
+
+
+def _filled(path, names, *, items=20):
+    with memcore.open(path, durability="none", allow_unsafe=True) as db:
+        for name in names:
+            said = [{"role": "user", "content": f"{name} {n}"} for n in range(items)]
+            db.session(name).extend(said)
+        db.retention.set({"rules": [{"what": "sessions", "max_age_seconds": 0}]})
+
+
+def test_sweeps_that_share_an_archive_keep_sessions_whole(tmp_path):
+    archive, stores = tmp_path / "archive.jsonl", [tmp_path / f"{n}.memcore" for n in range(3)]
+    for number, store in enumerate(stores):
+        _filled(store, [f"s{number}-{n}" for n in range(20)], items=60)
+    code = (
+        "import memcore, sys\n"
+        "db = memcore.open(sys.argv[1], durability='none', allow_unsafe=True)\n"
+        "db.sweep(archive=sys.argv[2])\n"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, str(store), str(archive)])
+        for store in [*stores, stores[0]]
+    ]
+    assert [each.wait() for each in running] == [0] * 4
+    with memcore.open(tmp_path / "again.memcore") as db:
+        done = db.import_(archive.read_bytes().splitlines(keepends=True))
+        assert done.failures == []
+        found = {entry.session_id: entry.items for entry in db.sessions()}
+    assert found == {f"s{number}-{n}": 60 for number in range(3) for n in range(20)}
+
+
+def test_an_unfinished_line_of_an_archive_takes_nothing_along(tmp_path):
+    archive = tmp_path / "archive.jsonl"
+    _filled(tmp_path / "a.memcore", ["a"])
+    _filled(tmp_path / "b.memcore", ["b"])
+    with memcore.open(tmp_path / "a.memcore", durability="none", allow_unsafe=True) as db:
+        db.sweep(archive=archive)
+    whole = archive.read_bytes()
+    archive.write_bytes(whole + b'{"memcore":1,"session":"half')  # a power cut
+    with memcore.open(tmp_path / "b.memcore", durability="none", allow_unsafe=True) as db:
+        db.sweep(archive=archive)
+    assert archive.read_bytes().startswith(whole)
+    with memcore.open(tmp_path / "again.memcore") as db:
+        assert db.import_(archive.read_bytes().splitlines(keepends=True)).failures == []
+        assert sorted(entry.session_id for entry in db.sessions()) == ["a", "b"]
+
+
+def test_an_archive_that_fails_is_as_it_was(tmp_path, monkeypatch):
+    archive = tmp_path / "archive.jsonl"
+    _filled(tmp_path / "a.memcore", ["a"])
+    archive.write_bytes(b"")
+    real = retention_module._write_whole
+    written = []
+
+    def full(file, line):
+        written.append(line)
+        if len(written) == 5:
+            real(file, line[:10])
+            raise OSError(errno.ENOSPC, "full")
+        real(file, line)
+
+    monkeypatch.setattr(retention_module, "_write_whole", full)
+    with memcore.open(tmp_path / "a.memcore", durability="none", allow_unsafe=True) as db:
+        with pytest.raises(OSError, match="full"):
+            db.sweep(archive=archive)
+        assert len(db.session("a")) == 20
+    assert archive.read_bytes() == b""
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory", "text"])
+def test_what_is_no_archive_is_refused(tmp_path, kind):
+    path = tmp_path / "archive"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(tmp_path / "other")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.write_text("notes")
+    with (
+        memcore.open(tmp_path / "a.memcore") as db,
+        pytest.raises(InvalidOptionError, match="archive"),
+    ):
+        db.sweep(archive=path)
+
+
+def test_memories_of_an_archive_are_counted_by_an_import(tmp_path):
+    archive = tmp_path / "archive.jsonl"
+    with memcore.open(tmp_path / "a.memcore") as db:
+        session = db.session("s", user="u")
+        session.append({"role": "user", "content": "I like tea"})
+        session.memory.remember("Likes tea", source=1)
+        db.retention.set({"rules": [{"what": "sessions", "max_age_seconds": 0}]})
+        assert db.sweep(archive=archive).forgotten == 1
+    with memcore.open(tmp_path / "b.memcore") as db:
+        done = db.import_(archive.read_bytes().splitlines(keepends=True))
+        assert (done.sessions, done.expired, done.failures) == (1, 1, [])
+
+
+def test_summaries_go_with_what_they_have_read(tmp_path):
+    with memcore.open(tmp_path / "a.memcore") as db:
+        for name in ("a", "b"):
+            db.session(name, user="u").append({"role": "user", "content": f"{name} likes tea"})
+        memory = db.scope(user="u").memory
+        memory.summary().extend(lambda request: "They like tea")
+        assert [each.text for each in memory.list()] == ["They like tea"]
+        db.retention.expire_session("a", 0, user="u")
+        assert db.sweep(dry_run=True).forgotten == 1
+        assert db.sweep().forgotten == 1
+        assert memory.list() == []

@@ -158,10 +158,10 @@ end $$;
 -- never wait for each other. Returns the partitions whose version differs, or the keys that were
 -- supposed to be absent and are not, with version -1; if there are any, nothing was written.
 create or replace function {schema}.commit_2(
-  parts_ bytea[], versions bigint[], kinds text, id bytea,
+  parts_ bytea[], versions bigint[], kinds bytea, id bytea,
   absent bytea[], put_keys bytea[], put_values bytea[], gone bytea[], barrier bool, relaxed bool)
 returns table(p bytea, version bigint) language plpgsql as $$
-declare j int; kind text; found_ bigint; stale bool := false; counted bytea[] := '{{}}';
+declare j int; kind int; found_ bigint; stale bool := false; counted bytea[] := '{{}}';
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception 'default_transaction_isolation has to be read committed';
@@ -169,13 +169,13 @@ begin
   if relaxed then perform set_config('synchronous_commit', 'off', true); end if;
   if barrier then
     lock table {schema}.parts in share row exclusive mode;
-  elsif position('r' in kinds) > 0 then  -- before a row, for which a barrier might be waiting
+  elsif position('r'::bytea in kinds) > 0 then  -- before a row that a barrier may wait for
     lock table {schema}.parts in row exclusive mode;
   end if;
   for j in 1 .. cardinality(parts_) loop
-    kind := substr(kinds, j, 1);
-    continue when kind = 'c';
-    if kind = 'w' then  -- locks, compares and counts up
+    kind := get_byte(kinds, j - 1);
+    continue when kind = ascii('c');
+    if kind = ascii('w') then  -- locks, compares and counts up
       update {schema}.parts t set version = t.version + 1, commits = substr(id || t.commits, 1, 64)
         where t.p = parts_[j] and t.version = versions[j];
       if not found and versions[j] = 0 then  -- nobody has written it yet
@@ -198,7 +198,7 @@ begin
     return next;
   end loop;
   for j in 1 .. cardinality(parts_) loop  -- behind all locks, and all waiting for them
-    continue when substr(kinds, j, 1) <> 'c';
+    continue when get_byte(kinds, j - 1) <> ascii('c');
     select t.version into found_ from {schema}.parts t where t.p = parts_[j];
     if coalesce(found_, 0) <> versions[j] then
       stale := true; p := parts_[j]; version := coalesce(found_, 0);
@@ -251,9 +251,9 @@ returns bigint language sql as $$
 $$;
 """,
 }
-"""By name. A function whose meaning changes gets a new number in its name, and the old one stays:
-processes of two versions of memcore use one schema at once. ``Server.need_functions`` makes those
-that a schema does not have yet."""
+"""By name. A function whose meaning changes gets a new number in its name, and the old one stays
+where it is: processes of two versions of memcore use one schema at once, if the older one made it.
+``Server.need_functions`` makes those that a schema does not have yet."""
 
 FIGURES: Final = """
 select pg_total_relation_size(%s) + pg_total_relation_size(%s),
@@ -334,7 +334,7 @@ select k, v from {schema}.rows where k >= %b and k < %b order by k desc limit %s
 """
 
 COMMIT: Final = """
-select * from {schema}.commit_2(%b::bytea[], %b::bigint[], %b::text, %b::bytea, %b::bytea[],
+select * from {schema}.commit_2(%b::bytea[], %b::bigint[], %b::bytea, %b::bytea, %b::bytea[],
   %b::bytea[], %b::bytea[], %b::bytea[], %b::bool, %b::bool)
 """
 

@@ -34,6 +34,7 @@ from memcore.errors import (
     StoreFormatError,
     StoreFullError,
 )
+from memcore.limits import KEY_BYTES_MAX
 from memcore.store.datafile import FORMAT_KEY
 from memcore.store.postgres import schema
 from memcore.store.postgres.partitions import (
@@ -88,7 +89,7 @@ _ROWS_FETCHED_MORE: Final = 4
 """Each further trip of a scan fetches this many times as many rows."""
 _ROWS_FETCHED_MAX: Final = 1 << 16
 NUMBER_BYTES: Final = 8
-_END: Final = b"\xff"
+_END: Final = b"\xff" * KEY_BYTES_MAX
 """Behind every key of a partition that follows its name."""
 _CLOCK_SECONDS: Final = 300.0
 
@@ -459,6 +460,11 @@ class RawReads:
     def __init__(self, reader: CachedReader | ServerReader, number: int) -> None:
         self.reader = reader
         self._number = number
+
+    @property
+    def is_cached(self) -> bool:
+        """True if what is read ahead is kept."""
+        return isinstance(self.reader, CachedReader)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""

@@ -89,9 +89,9 @@ _OPTIMISTIC: Final = 8
 _ID_BYTES: Final = 8
 _FIRST_KEY: Final = b"\x01"
 
-_WRITTEN: Final = "w"
-_SHARED: Final = "r"
-_UNLOCKED: Final = "c"
+_WRITTEN: Final = b"w"
+_SHARED: Final = b"r"
+_UNLOCKED: Final = b"c"
 """Kinds of locks of a partition in a commit, as in ``schema.FUNCTIONS``."""
 
 
@@ -99,8 +99,12 @@ class PostgresSnapshot(Snapshot):
     """A read transaction: its ranges are read by its reader, not with cursors."""
 
     __slots__ = ()
-    is_remote = True
     raw: RawReads | None  # type: ignore[assignment]
+
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """True if what is read ahead is kept."""
+        return _open(self.raw).is_cached
 
     def scan(
         self, start: bytes, stop: bytes, *, reverse: bool = False, limit: int = 0
@@ -125,8 +129,9 @@ class PostgresTxn(WriteTxn):
     """A write transaction shared by the closures of one batch."""
 
     __slots__ = ()
-    is_remote = True
     raw: RawWrites | None
+
+    is_remote = PostgresSnapshot.is_remote
 
     scan = PostgresSnapshot.scan
     take = PostgresSnapshot.take
@@ -426,7 +431,7 @@ class PostgresLeader(BatchRunner):
         return (
             names,
             [used[name] for name in names],
-            "".join([_kind(name, writes) for name in names]),
+            b"".join([_kind(name, writes) for name in names]),
             secrets.token_bytes(_ID_BYTES),
             sorted(raw.absent),
             [key for key, _ in puts],
@@ -533,7 +538,7 @@ class PostgresLeader(BatchRunner):
         return stored_alone(error)
 
 
-def _kind(name: bytes, writes: dict[bytes, Any]) -> str:
+def _kind(name: bytes, writes: dict[bytes, Any]) -> bytes:
     if name in writes:
         return _WRITTEN
     return _UNLOCKED if is_rarely_written(name) else _SHARED
