@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -945,7 +946,8 @@ def test_summaries_go_with_what_they_have_read(tmp_path):
         memory = db.scope(user="u").memory
         memory.summary().extend(lambda request: "They like tea")
         assert [each.text for each in memory.list()] == ["They like tea"]
-        db.retention.expire_session("a", 0, user="u")
-        assert db.sweep(dry_run=True).forgotten == 1
-        assert db.sweep().forgotten == 1
+        db.retention.expire_session("a", 1, user="u")
+        later = time.time() + 10
+        assert db.sweep(dry_run=True, now=later).forgotten == 1
+        assert db.sweep(now=later).forgotten == 1
         assert memory.list() == []
