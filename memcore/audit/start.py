@@ -276,7 +276,7 @@ def start_audit(store: Store, audit: Audit | None) -> None:
     recorder = env.audit or _recorder(env, audit, chainer)
     if not (begun and store.read(_is_covered)):
         _begin(store, recorder)
-    store.read(lambda txn: _need_key(txn, chainer, store.path))
+    store.read(lambda txn: need_key(txn, chainer, store.path))
     if env.audit is None:
         env.audit = recorder
     if audit.anchor is not None:
@@ -306,7 +306,7 @@ def anchor_file(chainer: Chainer, file_id: bytes, path: str | os.PathLike[str]) 
     return AnchorFile(chainer, file_id, os.path.realpath(os.fsdecode(os.fspath(path))))
 
 
-def _need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
+def need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
     """Verify the key with one of the first entries of the database's chain."""
     rows = keys.audit_rows(*DATABASE)
     before = FIRST_MAC

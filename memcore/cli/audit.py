@@ -14,12 +14,14 @@ import memcore
 from memcore.audit.start import key_in
 from memcore.audit.verify import need_audited
 from memcore.cli.options import (
+    DAYS_MAX,
     ExitCode,
     FiniteRange,
     InOrder,
     app_option,
     find_session,
     json_option,
+    need_apart,
     reading,
     store_option,
     user_option,
@@ -56,8 +58,11 @@ def _audit(key_file: str | None, **options: Any) -> memcore.Audit:
         return memcore.Audit(key=key_in(key_file), **options)
     found = memcore.Audit.from_environment(**options)
     if found is None:
-        complain("the audit key is needed: --key-file, or the variable MEMCORE_AUDIT_KEY")
-        raise SystemExit(ExitCode.USAGE)
+        complain(
+            "the audit key is needed: --key-file, or the variable MEMCORE_AUDIT_KEY_FILE or "
+            "MEMCORE_AUDIT_KEY"
+        )
+        raise SystemExit(ExitCode.REFUSED)
     return found
 
 
@@ -139,6 +144,7 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
     if reset and not yes:
         complain("--reset gives up what was anchored before: say --yes, too")
         raise SystemExit(ExitCode.REFUSED)
+    need_apart(anchor, store)
     key = _audit(key_file).key_bytes()
     with reading(store) as db:
         count = db.anchor_audit(anchor, key=key, reset=reset)
@@ -149,7 +155,7 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
 @store_option
 @click.option(
     "--older-than-days",
-    type=FiniteRange(min=0),
+    type=FiniteRange(min=0, max=DAYS_MAX),
     required=True,
     help="Entries as old as this go.",
 )

@@ -10,6 +10,7 @@ import click
 from memcore.cli.options import (
     ExitCode,
     json_option,
+    need_apart,
     need_directory,
     reading,
     store_option,
@@ -40,6 +41,7 @@ def back_up(target: str, store: str, *, compact: bool, verify: bool, as_json: bo
         if os.path.lexists(target):
             complain(f"{target}: exists; a backup never overwrites")
             raise SystemExit(ExitCode.REFUSED)
+        need_apart(target, store)
         with progress("checking the copy") as report:
             db.backup(target, compact=compact, verify=verify, progress=report)
     size = os.path.getsize(target)

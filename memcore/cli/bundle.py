@@ -12,6 +12,7 @@ from memcore.cli.options import (
     app_option,
     find_session,
     json_option,
+    need_apart,
     need_new,
     reading,
     session_argument,
@@ -66,6 +67,7 @@ def bundle_session(
     if out is not None:
         out = checked_file("--out", out)
         need_new(out)
+        need_apart(out, store)
     with reading(store) as db:
         found = find_session(db, session_id, user=user, app=app).bundle(seq, most_bytes=most_bytes)
     if out is not None:

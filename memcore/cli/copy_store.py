@@ -9,6 +9,7 @@ import click
 
 import memcore
 from memcore.cli.options import (
+    ExitCode,
     dry_run_option,
     json_option,
     need_choice,
@@ -17,7 +18,7 @@ from memcore.cli.options import (
     verb,
     yes_option,
 )
-from memcore.cli.output import emit_json, escape, progress
+from memcore.cli.output import complain, emit_json, escape, progress
 from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
@@ -39,8 +40,12 @@ def copy_store(source: str, target: str, *, as_json: bool) -> None:
     need_file(source)
     if not target.startswith(SERVER_SCHEMES):
         need_new(target)
-    with progress("copying") as report:
-        done = memcore.copy_store(source, target, progress=report)
+    try:
+        with progress("copying") as report:
+            done = memcore.copy_store(source, target, progress=report)
+    except memcore.KeyNeededError:
+        complain(f"{source}: is encrypted: 'memcore backup' copies such a file, under its key")
+        raise SystemExit(ExitCode.REFUSED) from None
     if as_json:
         emit_json("copy", dataclasses.asdict(done))
         return

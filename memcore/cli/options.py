@@ -17,6 +17,7 @@ from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
 from memcore.options import checked_path
 from memcore.store.interface import SERVER_SCHEMES, need_known_address
+from memcore.store.store import is_own_file
 
 if "help" not in click.Argument.__init__.__code__.co_varnames:
     raise ImportError("click 8.5 or later is needed", name="click")
@@ -24,6 +25,7 @@ if "help" not in click.Argument.__init__.__code__.co_varnames:
 T = TypeVar("T")
 
 __all__ = [
+    "DAYS_MAX",
     "EPILOG",
     "ExitCode",
     "FiniteRange",
@@ -36,6 +38,7 @@ __all__ = [
     "is_judged",
     "json_option",
     "key_options",
+    "need_apart",
     "need_choice",
     "need_directory",
     "need_file",
@@ -124,6 +127,10 @@ def store_path(_context: click.Context, _option: click.Parameter, given: str | N
         InvalidOptionError: ``given`` is not a path.
     """
     return None if given is None else checked_path("--store", given)
+
+
+DAYS_MAX: Final = 1_000_000
+"""Days of an age: no file is as old."""
 
 
 class FiniteRange(click.FloatRange):
@@ -218,6 +225,13 @@ def need_new(path: str) -> None:
     need_directory(path)
     if os.path.lexists(path):
         complain(f"{path}: exists; name a new file")
+        raise SystemExit(ExitCode.REFUSED)
+
+
+def need_apart(path: str, store: str) -> None:
+    """End the program if a file to make is one that belongs to the database, there or not yet."""
+    if is_own_file(path, store):
+        complain(f"{path}: belongs to the database; name another file")
         raise SystemExit(ExitCode.REFUSED)
 
 

@@ -85,7 +85,8 @@ _SAID_HERE: Final = (
     ("take it with session.lease() after that", "run it again after that"),
     (", or give another one", ""),
     (", as os.urandom(32) makes", " in a file:PATH, as 'head -c 32 /dev/urandom' makes"),
-    (", a callable that gives 32 bytes, or an object with wrap()", ""),
+    (", a callable that gives 32 bytes, or an object with wrap() and unwrap()", ""),
+    ("; os.urandom(32) makes one", "; 'head -c 32 /dev/urandom' makes one"),
     ("serve needs the inspector", "'memcore ui' needs the inspector's packages"),
     ("build_server needs the MCP SDK", "'memcore mcp' needs the MCP SDK"),
     (" (on_conflict=)", ""),
@@ -104,7 +105,15 @@ def said_here(text: str) -> str:
 def warn(text: str) -> None:
     """Print one line on stderr."""
     with muted_if_full():
-        print(f"memcore: {escape(said_here(text))}", file=sys.stderr)
+        print(f"memcore: {escape(_without_password(said_here(text)))}", file=sys.stderr)
+
+
+_PASSWORD: Final = re.compile(r"(?<=:)[^\s:@']+(?=@)|(?<=password=)\S+")
+
+
+def _without_password(text: str) -> str:
+    """Hide what may be the password of an address, whichever message repeats it."""
+    return _PASSWORD.sub("***", text)
 
 
 @contextmanager

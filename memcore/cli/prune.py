@@ -9,6 +9,7 @@ import click
 
 import memcore
 from memcore.cli.options import (
+    DAYS_MAX,
     FiniteRange,
     app_option,
     dry_run_option,
@@ -45,7 +46,7 @@ _DAY_SECONDS = 24 * 3600
 )
 @click.option(
     "--max-age-days",
-    type=FiniteRange(min=0),
+    type=FiniteRange(min=0, max=DAYS_MAX),
     help="Also keep those younger than this.",
 )
 @dry_run_option

@@ -90,7 +90,7 @@ def redact_store(
         emit_json("redact", {"dry_run": dry_run, "policy": policy, "findings": told})
     else:
         _show(found)
-        if yes:
+        if any(each.rewritten for each in found):
             warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
     if any(dry_run or each.is_left for each in found):
         raise SystemExit(ExitCode.FINDINGS)

@@ -187,7 +187,8 @@ def delete_session(
 ) -> None:
     """Delete a session. Its forks stay, with the history that they share.
 
-    To leave no byte of it in the file, see 'memcore erase' and 'memcore copy-compact'.
+    Memories that rest on it alone are forgotten. To leave no byte of it in the file, see 'memcore
+    erase' and 'memcore copy-compact'.
     """
     need_choice(dry_run, yes, see="what would go", do="delete it")
     with reading(store) if dry_run else writing(store) as db:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from memcore.cli.options import (
+    ExitCode,
     dry_run_option,
     json_option,
     need_choice,
@@ -17,7 +18,7 @@ from memcore.cli.options import (
     writing,
     yes_option,
 )
-from memcore.cli.output import emit_json, print_pairs
+from memcore.cli.output import complain, emit_json, print_pairs
 from memcore.options import checked_file
 
 __all__ = [
@@ -38,10 +39,16 @@ __all__ = [
 def sweep_store(
     store: str, *, archive: str | None, limit: int, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Delete data that has expired or that retention rules remove."""
+    """Delete data that has expired or that retention rules remove.
+
+    Memories that rest on what is removed, and on nothing else, are forgotten with it.
+    """
     need_choice(dry_run, yes, see="what would go", do="remove it")
     if archive is not None:
         archive = checked_file("--archive", archive)
+        if archive == "-":
+            complain("--archive -: name a file; 'memcore export --to -' writes to standard output")
+            raise SystemExit(ExitCode.USAGE)
         need_directory(archive)
     with reading(store) if dry_run else writing(store) as db:
         report = db.sweep(limit=limit, archive=archive, dry_run=dry_run)

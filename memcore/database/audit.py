@@ -11,7 +11,7 @@ from typing import Final
 
 from memcore.audit import AnchorLines, Audit, anchor_all, chainer_for, read_anchor
 from memcore.audit.anchors import Anchored
-from memcore.audit.start import anchor_file, checked_seconds
+from memcore.audit.start import anchor_file, checked_seconds, need_key
 from memcore.audit.verify import (
     AuditedEntry,
     AuditFinding,
@@ -224,6 +224,7 @@ def anchor_audit(
     """Anchor all chains now; see ``Database.anchor_audit``."""
     engine.store.read(lambda txn: need_audited(txn, engine.store.path))
     chainer = _chainer(engine, key)
+    engine.store.read(lambda txn: need_key(txn, chainer, engine.store.path))
     known = None if engine.audit is None else engine.audit.anchor
     anchor = known if anchor is None else anchor  # type: ignore[assignment]
     if anchor is None:

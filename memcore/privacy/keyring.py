@@ -209,9 +209,11 @@ def _found(text: str) -> bytes:
 
 
 def _in_file(name: str) -> str:
+    """Return the key in a file, as text: 32 bytes as they are, hexadecimal digits or base64."""
     try:
-        with open(name, encoding="ascii") as file:
-            return file.read()
+        with open(name, "rb") as file:
+            content = file.read()
+        return content.hex() if len(content) == KEY_BYTES else content.decode("ascii")
     except (OSError, UnicodeDecodeError) as exc:
         msg = f"key: cannot read a key from the file {name!r} ({type(exc).__name__})"
         raise KeyNeededError(msg) from exc

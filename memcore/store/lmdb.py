@@ -403,7 +403,8 @@ def _without_surplus(findings: list[str]) -> Iterator[str]:
 def corrupt(path: str, findings: list[str]) -> CorruptStoreError:
     """Return the error for the findings of ``verify``."""
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return CorruptStoreError(f"{path}: {findings[0]}{more}; {DAMAGED}")
+    first = findings[0].removeprefix(f"{path}: ").removesuffix(f"; {DAMAGED}")
+    return CorruptStoreError(f"{path}: {first}{more}; {DAMAGED}")
 
 
 def library_version() -> str:

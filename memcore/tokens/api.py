@@ -7,6 +7,7 @@ from typing import Any
 
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidItemError
+from memcore.options import plain_message
 from memcore.tokens import (
     REPLY_TOKENS,
     TokenCounter,
@@ -89,7 +90,8 @@ def count_messages(
         raise InvalidItemError(msg)
     by = get_counter(counter)
     total = REPLY_TOKENS if tools is None else REPLY_TOKENS + count_tools(tools, counter=by)
-    for at, message in enumerate(messages):
+    for at, given in enumerate(messages):
+        message = plain_message(given)
         if not isinstance(message, Mapping):
             msg = f"messages[{at}]: expected a mapping, got {type(message).__name__}"
             raise InvalidItemError(msg)

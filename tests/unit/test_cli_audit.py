@@ -31,7 +31,7 @@ def audited(path: Path) -> Path:
 
 
 def test_verify_needs_a_key_and_names_what_is_wrong(run, audited, monkeypatch, tmp_path) -> None:
-    assert run("audit", "verify").exit_code == 2
+    assert run("audit", "verify").exit_code == 6
     key = tmp_path / "key"
     key.write_text(KEY.hex())
     ran = run("audit", "verify", "--key-file", key)

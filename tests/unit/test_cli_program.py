@@ -750,3 +750,53 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(monkeypatch, capsys) 
     monkeypatch.setitem(sys.modules, "memcore.cli.app", loading)
     assert main(["ls"]) == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "memcore: error: interrupted\n"
+
+
+def test_an_anchor_needs_the_key_of_the_audit(tmp_path) -> None:
+    store, keys = tmp_path / "a.memcore", [tmp_path / "right", tmp_path / "wrong"]
+    for number, key in enumerate(keys):
+        key.write_bytes(bytes([number]) * 32)
+    with memcore.open(store, audit=memcore.Audit(key=bytes(32))) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    anchor = ["audit", "anchor", "--anchor", tmp_path / "anchor", "--store", store, "--key-file"]
+    assert run(*anchor, keys[0]).returncode == 0
+    refused = run(*anchor, keys[1])
+    assert refused.returncode == ExitCode.REFUSED
+    assert "with another key" in refused.stderr
+    verify = ["audit", "verify", "--anchor", tmp_path / "anchor", "--store", store, "--key-file"]
+    assert run(*verify, keys[0]).returncode == 0
+    own = run(*(f"{store}.secret" if each == anchor[3] else each for each in anchor), keys[0])
+    assert own.returncode == ExitCode.REFUSED
+    assert "belongs to the database" in own.stderr
+
+
+def test_a_key_file_holds_raw_bytes_or_text(tmp_path) -> None:
+    pytest.importorskip("cryptography")
+    store, raw, text = tmp_path / "e.memcore", tmp_path / "raw", tmp_path / "text"
+    key = bytes(range(200, 232))
+    raw.write_bytes(key)
+    text.write_text(key.hex() + "\n")
+    with memcore.open(store, key=key) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    for place in (raw, text):
+        ran = run("ls", "--store", store, MEMCORE_KEY=f"file:{place}")
+        assert ran.returncode == 0, ran.stderr
+    copied = run("copy", store, tmp_path / "copy", MEMCORE_KEY=f"file:{raw}")
+    assert copied.returncode == ExitCode.REFUSED
+    assert "'memcore backup'" in copied.stderr
+
+
+def test_a_damaged_file_is_told_once(tmp_path) -> None:
+    store = tmp_path / "flip.memcore"
+    with memcore.open(store) as db:
+        for number in range(60):
+            said = [{"role": "user", "content": f"{number} {n} " + "x" * 200} for n in range(20)]
+            db.session(f"s{number}").extend(said)
+    content = bytearray(store.read_bytes())
+    for page in range(20, len(content) // 4096, 7):
+        content[page * 4096 + 16 : page * 4096 + 60] = b"\xff" * 44
+    store.write_bytes(content)
+    ran = run("ls", "--store", store)
+    assert ran.returncode == ExitCode.CORRUPT
+    assert ran.stderr.count(str(store)) == 1
+    assert ran.stderr.count("salvage") == 1

@@ -681,6 +681,9 @@ class Server:
             )
         try:
             given = conninfo_to_dict(url)
+            place, _, rest = url.partition("://")[2].partition("/")
+            if place.count("@") > 1 or "@" in rest.partition("?")[0]:
+                raise psycopg.ProgrammingError("a password that is not quoted")
         except psycopg.ProgrammingError:
             raise InvalidOptionError(
                 "the address cannot be read: expected postgresql://USER:PASSWORD@HOST:PORT/NAME; "
