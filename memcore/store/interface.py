@@ -111,7 +111,8 @@ def need_known_address(path: str) -> None:
             f"{SERVER_SCHEMES[0]}"
         )
     # Whatever may hold a password, and is no file: blanks or quotes before it, no scheme, no colon.
-    if _LIKE_ADDRESS.search(path) and not os.path.isdir(os.path.dirname(path) or " "):
+    is_placed = os.path.lexists(path) or os.path.isdir(os.path.dirname(path) or " ")
+    if _LIKE_ADDRESS.search(path) and not is_placed:
         raise InvalidOptionError(
             "this looks like an address, and memcore cannot read it; that of a store on a server "
             f"begins with {SERVER_SCHEMES[0]}"

@@ -637,9 +637,14 @@ def test_a_wait_for_a_stopped_writer_is_told_and_ended(store) -> None:
         with waiting:
             assert waiting.stderr is not None
             assert f"waits for another process ({holder.pid})" in waiting.stderr.readline()
-            waiting.send_signal(signal.SIGINT)
-            assert waiting.stderr.read() == "memcore: error: interrupted\n"
-        assert waiting.returncode == ExitCode.INTERRUPTED
+            # Not SIGINT, which the children of a job in the background ignore.
+            waiting.send_signal(signal.SIGTERM)
+            try:
+                waiting.wait(60)
+            finally:
+                waiting.kill()
+            assert waiting.stderr.read() == "memcore: error: terminated\n"
+        assert waiting.returncode == ExitCode.TERMINATED
         holder.communicate()
     assert run("checkpoint", "chat", "--store", store).returncode == 0
 
