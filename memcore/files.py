@@ -16,6 +16,7 @@ from typing import Final
 
 __all__ = [
     "give_to",
+    "is_same",
     "open_private",
     "put_private",
     "remove_unfinished",
@@ -110,6 +111,14 @@ def give_to(fd: int, owner: os.stat_result, mode: int) -> None:
                 except PermissionError:
                     mode &= ~stat.S_IRWXG
     os.fchmod(fd, mode)
+
+
+def is_same(path: str, other: str) -> bool:
+    """Return True if two paths lead to one file, by a link of any kind, or would do so."""
+    try:
+        return os.path.realpath(path) == os.path.realpath(other) or os.path.samefile(path, other)
+    except (OSError, ValueError):  # one is missing, or no path at all
+        return False
 
 
 def remove_unfinished(path: str) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 from signal import SIG_DFL, SIGTERM, getsignal, signal
+from threading import current_thread, main_thread
 from typing import Any, Final, NamedTuple, NoReturn
 
 __all__ = [
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
-    is_program = argv is None
+    # Only the main thread may set what signals do.
+    is_program = argv is None and current_thread() is main_thread()
     if is_program and getsignal(SIGTERM) is SIG_DFL:
         signal(SIGTERM, _terminate)
     try:

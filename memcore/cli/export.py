@@ -29,7 +29,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import complain, progress, warn
 from memcore.exchange.lines import EXPORTS
-from memcore.files import sync_directory
+from memcore.files import is_same, sync_directory
 from memcore.options import checked_file
 from memcore.privacy import redaction_policy
 from memcore.store.copy import beside
@@ -99,6 +99,8 @@ def export_sessions(
         msg = "name the sessions to export, or give --all: one of the two"
         raise memcore.InvalidOptionError(msg)
     left_out: list[str] = []
+    if to != "-":
+        to = checked_file("--to", to)
     is_shown = to == "-" and sys.stdout.isatty()
     if redact is not None:
         redaction_policy(redact)  # an unknown one is told before anything is written
@@ -204,7 +206,6 @@ def _target(to: str, store: str, form: str, *, overwrite: bool) -> Iterator[Bina
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    to = checked_file("--to", to)
     need_directory(to)
     problem = _why_not(to, store, overwrite=overwrite) if os.path.lexists(to) else ""
     if problem:
@@ -233,7 +234,7 @@ def _why_not(to: str, store: str, *, overwrite: bool) -> str:
             return "belongs to the database; name another file"
         with open(to, "rb") as file:
             is_store = file.read(20)[16:] == LMDB_MAGIC
-        if is_store or to.endswith(_OF_DATABASES) or any(_is_same(to, key) for key in _keys()):
+        if is_store or to.endswith(_OF_DATABASES) or any(is_same(to, key) for key in _keys()):
             return "is a key, or belongs to another database; name another file"
     return ""
 
@@ -244,10 +245,3 @@ def _keys() -> Iterator[str]:
         given = os.environ.get(name, "").removeprefix("file:")
         if given:
             yield os.path.expanduser(given)
-
-
-def _is_same(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except (OSError, ValueError):
-        return False

@@ -108,12 +108,12 @@ def warn(text: str) -> None:
         print(f"memcore: {escape(_without_password(said_here(text)))}", file=sys.stderr)
 
 
-_PASSWORD: Final = re.compile(r"(?<=:)[^\s:@']+(?=@)|(?<=password=)\S+")
+_PASSWORD: Final = re.compile(r"(:/+[^\s/:@]*:)\S+(?=@)|(password=)\S+")
 
 
 def _without_password(text: str) -> str:
     """Hide what may be the password of an address, whichever message repeats it."""
-    return _PASSWORD.sub("***", text)
+    return _PASSWORD.sub(r"\1\2***", text)
 
 
 @contextmanager

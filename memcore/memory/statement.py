@@ -842,7 +842,8 @@ def would_forget(book: Book, session: int, *, seqs: Collection[int] | None = Non
     txn, scope = book.txn, book.scope
     first = None if seqs is None else min(seqs, default=NUMBER_END)
     found = []
-    for number in summaries_over(txn, scope, session, first):
+    summaries = summaries_over(txn, scope, session, first)
+    for number in summaries:
         with suppress(CorruptValueError):
             known = read_entry(txn, scope, number)
             if known is not None and not known.is_gone and not rests_on_hold(txn, scope, known):
@@ -857,9 +858,7 @@ def would_forget(book: Book, session: int, *, seqs: Collection[int] | None = Non
         gone = frozenset(seqs)
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
         cut = partial(_cut_items, session, gone)
-    for number in numbers:
-        if number in found:
-            continue
+    for number in sorted(set(numbers) - set(summaries)):
         with suppress(CorruptValueError):
             known = read_entry(txn, scope, number)
             if known is None or known.is_gone or rests_on_hold(txn, scope, known):

@@ -653,7 +653,7 @@ def _carry_out(
     planned = settled.planned
     seqs = [keys.number_of(each.key) for each in planned]
     if run.dry:
-        _tell_forgotten(run, place, seqs)
+        run.report.forgotten += len(_going(run, place, seqs))
         run.report.items += len(planned)
         run.report.bytes += sum(each.size for each in planned)
         return True
@@ -745,7 +745,7 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
         run.report.held += 1
         return False
     if run.dry:
-        _tell_forgotten(run, (scope, session), None)
+        run.report.forgotten += len(_going(run, (scope, session), None))
         run.report.sessions += 1
         run.report.bytes += size
         return True
@@ -776,11 +776,6 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
     run.report.bytes += size if done else 0
     run.report.kept += not done
     return done
-
-
-def _tell_forgotten(run: SweepRun, place: tuple[int, int], seqs: Sequence[int] | None) -> None:
-    """Count the memories that would go with items, or with the whole session."""
-    run.report.forgotten += len(_going(run, place, seqs))
 
 
 def _going(
@@ -822,7 +817,7 @@ def remove_beginning(
     if not seqs:
         return True
     if run.dry:
-        _tell_forgotten(run, place, seqs)
+        run.report.forgotten += len(_going(run, place, seqs))
         run.report.items_removed += len(seqs)
         return True
     run.archive(lambda exporter: exporter.items(scope, session, seqs))

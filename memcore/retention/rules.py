@@ -246,8 +246,8 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
 
 # --- Archives: expired data is written to them before it is deleted -------------------------------
 
-_LINE: Final = b'{"memcore":'
-"""Beginning of each exported line."""
+_BEGINS: Final = (b'{"memcore":', b'{"expired":')
+"""Beginnings of lines: those of an export, and those of entries, fields and memories."""
 
 ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
 """A file that lines are appended to, or a callable that gets each line."""
@@ -277,12 +277,11 @@ def archive_to(
     _need_archive(path)
 
     def write(lines: Iterable[bytes]) -> int:
-        with open(path, "ab", buffering=0, opener=open_private) as file:
+        with open(path, "a+b", buffering=0, opener=open_private) as file:
             # Items follow the title of their session: two sweeps must not mix their lines.
             fcntl.flock(file, fcntl.LOCK_EX)
-            size = _whole_size(path)
+            size = _finished_size(file)
             try:
-                os.ftruncate(file.fileno(), size)
                 count = _put(lines, partial(_write_whole, file))
                 os.fsync(file.fileno())
             except BaseException:  # an interrupt, too: half a line would take the next one along
@@ -304,8 +303,9 @@ def _need_archive(path: str) -> None:
         msg = f"archive: {path} is no regular file; name another one"
         raise InvalidOptionError(msg)
     with open(path, "rb", opener=open_private) as file:
-        begin = file.read(len(_LINE))
-    if begin and begin != _LINE:
+        begin = file.read(max(map(len, _BEGINS)))
+    # A crash may have torn the very first line.
+    if not any(begin.startswith(each) or each.startswith(begin) for each in _BEGINS):
         msg = f"archive: {path} holds something else than exported lines; name another file"
         raise InvalidOptionError(msg)
 
@@ -316,19 +316,29 @@ def _write_whole(file: FileIO, line: bytes) -> None:
         left = left[file.write(left) :]
 
 
-def _whole_size(path: str) -> int:
-    """Return the size of an archive without an unfinished line at its end, left by a crash."""
-    with open(path, "rb", opener=open_private) as file:
-        end = file.seek(0, os.SEEK_END)
-        at = end
-        while at:
-            step = min(at, 1 << 16)
-            file.seek(at - step)
-            newline = file.read(step).rfind(b"\n")
-            if newline >= 0:
-                return at - step + newline + 1
-            at -= step
-        return 0
+def _finished_size(file: FileIO) -> int:
+    """Finish the last line of an archive, and return the size.
+
+    Half a line, which a crash left, is taken away: what it was about is still in the database. A
+    whole one that lacks only its end, which an editor may have taken, gets it.
+    """
+    size = start = file.seek(0, os.SEEK_END)
+    tail = b""
+    while start and b"\n" not in tail:
+        step = min(start, 1 << 16)
+        start = file.seek(start - step)
+        tail = file.read(step) + tail
+    tail = tail[tail.rfind(b"\n") + 1 :]
+    if tail:
+        try:
+            json.loads(tail)
+        except ValueError:
+            size -= len(tail)
+            os.ftruncate(file.fileno(), size)
+        else:
+            _write_whole(file, b"\n")
+            size += 1
+    return size
 
 
 def _calling(target: Callable[[bytes], Any]) -> Callable[[Iterable[bytes]], int]:

@@ -924,7 +924,8 @@ class SessionRef(RefFields):
         return self.log
 
     def _look(self, txn: ReadTxn) -> tuple[int, int] | None:
-        names.prefetch_session(txn, self.app, self.user, self.name)
+        if txn.is_remote:
+            names.prefetch_session(txn, self.app, self.user, self.name)
         return self.find(txn)
 
     def settle(self, scope: int, session: int) -> None:

@@ -33,6 +33,7 @@ from memcore.errors import (
     uncopied,
 )
 from memcore.faces import logger
+from memcore.files import is_same
 from memcore.limits import (
     MAP_BYTES_DEFAULT,
     MAP_BYTES_MAX,
@@ -238,16 +239,7 @@ def is_own_file(path: str, database: str, key_file: str | None = None) -> bool:
     own = [real, real + LOCK, real + SUFFIX, real + KEYS_SUFFIX]
     if key_file is not None:
         own.append(key_file)
-    return any(
-        os.path.realpath(path) == os.path.realpath(each) or _is_same(path, each) for each in own
-    )
-
-
-def _is_same(path: str, other: str) -> bool:
-    try:
-        return os.path.samefile(path, other)  # by a hard link, too
-    except OSError:
-        return False
+    return any(is_same(path, each) for each in own)
 
 
 def check_mode(durability: object, *, allow_unsafe: bool) -> None:

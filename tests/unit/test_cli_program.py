@@ -609,6 +609,34 @@ def test_an_export_is_redacted_though_nothing_was_before(store) -> None:
     )
 
 
+def test_an_export_into_a_home_directory(store, tmp_path) -> None:
+    ran = run("export", "--all", "--to", "~/out.jsonl", "--store", store, HOME=str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def test_in_a_thread_signals_stay_as_they_are(store) -> None:
+    """Only the main thread may set what they do."""
+    program = (
+        "import threading\n"
+        "from memcore.cli import main\n"
+        "codes = []\n"
+        "it = threading.Thread(target=lambda: codes.append(main()))\n"
+        "it.start()\n"
+        "it.join()\n"
+        "raise SystemExit(codes != [0])\n"
+    )
+    words = [sys.executable, "-c", program, "ls", "--store", str(store)]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_name_is_no_password(store) -> None:
+    ran = run("show", "task:7@12", "--store", store)
+    assert "'task:7@12'" in ran.stderr
+    assert "task:7" in run("fork", "task:7@12", "x", "--store", store).stderr
+
+
 def test_nothing_of_nobody_is_no_export(store, tmp_path) -> None:
     target = tmp_path / "nobody.jsonl"
     ran = run("export", "--all", "--user", "nobody", "--to", target, "--store", store)

@@ -428,6 +428,40 @@ def newest_graph(graph):
     return graph.get("thread", "", None, CODER).values["messages"]
 
 
+def test_a_commit_that_loses_leaves_no_trace(server, address):
+    """What it counted up before it found something stale is counted down again."""
+    memcore.open(address).close()
+    name = address.partition("#")[2]
+    commit = (
+        f"select * from {name}.commit_2(%b::bytea[], %b::bigint[], %b::bytea, %b::bytea, "
+        "%b::bytea[], %b::bytea[], %b::bytea[], '{}', false, false)"
+    )
+
+    def send(names, versions, kinds, *, number, absent=(), puts=()):
+        values = (
+            schema.byteas(names), schema.bigints(versions), kinds, number,
+            schema.byteas(absent), schema.byteas(puts), schema.byteas([b"v"] * len(puts)),
+        )  # fmt: skip
+        return connection.execute(commit, values, binary=True).fetchall()
+
+    def state():
+        parts = connection.execute(f"select p, version, commits from {name}.parts", binary=True)
+        rows = connection.execute(f"select k from {name}.rows where k >= '\\x40'", binary=True)
+        return sorted(parts.fetchall()), rows.fetchall()
+
+    with admin(server) as connection:
+        assert send([b"@a", b"@b"], [0, 0], b"ww", number=b"1" * 8, puts=[b"@a1"]) == []
+        before = state()
+        for versions, kinds in (([1, 7], b"ww"), ([1, 7], b"wr"), ([1, 7], b"wc"), ([7, 1], b"ww")):
+            assert send([b"@a", b"@b"], versions, kinds, number=b"2" * 8, puts=[b"@a2"]) != []
+            assert state() == before
+        lost = send([b"@a"], [1], b"w", number=b"3" * 8, absent=[b"@a1", b"@a9"], puts=[b"@a3"])
+        assert lost == [(b"@a1", -1)]
+        assert state() == before
+        assert send([b"@a"], [1], b"w", number=b"4" * 8, absent=[b"@a9"], puts=[b"@a3"]) == []
+        assert state() != before
+
+
 def test_a_large_blob_is_read_in_a_few_trips(db, address):
     content = Random(1).randbytes(2_000_000).hex()
     db.session("s", user="u").append(hello(content))

@@ -951,3 +951,41 @@ def test_summaries_go_with_what_they_have_read(tmp_path):
         assert db.sweep(dry_run=True, now=later).forgotten == 1
         assert db.sweep(now=later).forgotten == 1
         assert memory.list() == []
+
+
+def test_an_archive_that_begins_with_entries_is_added_to(tmp_path):
+    archive = tmp_path / "archive.jsonl"
+    with memcore.open(tmp_path / "a.memcore") as db:
+        for key in ("a", "b"):
+            db.scope().kv("n").put(key, "x", ttl_seconds=1)
+            assert db.sweep(archive=archive, now=time.time() + 10).entries == 1
+    assert [list(json.loads(line)) for line in archive.read_text().splitlines()] == [
+        ["expired"]
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "torn", [b"{", b'{"memc', b'{"memcore":1,"session":"half', b'{"expired":{"a']
+)
+def test_an_archive_that_is_torn_in_its_first_line(tmp_path, torn):
+    archive = tmp_path / "archive.jsonl"
+    archive.write_bytes(torn)
+    with memcore.open(tmp_path / "a.memcore") as db:
+        db.scope().kv("n").put("k", "x", ttl_seconds=1)
+        assert db.sweep(archive=archive, now=time.time() + 10).archived == 1
+    assert [list(json.loads(line)) for line in archive.read_text().splitlines()] == [["expired"]]
+
+
+def test_a_last_line_without_its_end_is_kept(tmp_path):
+    """An editor may have taken the newline; what is archived is nowhere else."""
+    archive = tmp_path / "archive.jsonl"
+    _filled(tmp_path / "a.memcore", ["a"])
+    _filled(tmp_path / "b.memcore", ["b"])
+    for name in ("a", "b"):
+        with memcore.open(tmp_path / f"{name}.memcore", durability="none", allow_unsafe=True) as db:
+            db.sweep(archive=archive)
+        if name == "a":
+            archive.write_bytes(archive.read_bytes().rstrip(b"\n"))
+    with memcore.open(tmp_path / "again.memcore") as db:
+        assert db.import_(archive.read_bytes().splitlines(keepends=True)).failures == []
+        assert {e.session_id: e.items for e in db.sessions()} == {"a": 20, "b": 20}

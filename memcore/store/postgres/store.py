@@ -3,8 +3,8 @@
 A closure runs on a cache of partitions (``partitions.py``), each at one version. Reads end with one
 query that compares the versions of what was read; commits are one statement that locks the
 partitions, compares, writes and counts up. Whatever moved meanwhile is dropped from the cache, and
-the closure runs again. So the first touch of a partition costs a trip to the server, and everything
-else costs one trip a call.
+the closure runs again. So a call costs one trip to the server, and one more for each partition that
+it touches first; a session is opened in one trip together with its names.
 
 A closure that scans over several partitions runs on the server: reads in one snapshot, writes under
 a lock on the table of versions, which all other commits take in turn.
