@@ -567,7 +567,11 @@ class Archiving:
         )
 
     def items(self, scope: int, session: int, seqs: Iterable[int]) -> Iterator[bytes]:
-        """Export items that a session owns, after a title of their own, so they can be imported."""
+        """Export items that a session owns, after a title of their own, so they can be imported.
+
+        Raises:
+            NotFoundError: one of them was removed while they were exported.
+        """
         wanted = sorted(seqs)
         yield self._engine.store.read(lambda txn: self._title(txn, scope, session, wanted))
         for seq in wanted:
@@ -577,8 +581,8 @@ class Archiving:
         key = head_key(scope, session)
         value = txn.get(key)
         if value is None:
-            msg = f"session {session}: its head is missing; run 'memcore check'"
-            raise CorruptValueError(msg, key=key)
+            msg = f"session {session} was removed while its items were exported"
+            raise NotFoundError(msg)
         head = Head.unpack(key, value)
         app, user = names.scope_names(txn, scope)
         name = next(
@@ -606,11 +610,17 @@ class Archiving:
 
         yield from self._engine.store.read(look)
 
-    def entry(self, key: bytes, value: bytes) -> bytes:
-        """Export a key/value entry; its content, if it has one, is written as base64."""
+    def entry(self, key: bytes) -> bytes:
+        """Export a key/value entry; its content, if it has one, is written as base64.
+
+        Empty if it is not there any more.
+        """
         scope, namespace = keys.split_session_prefix(key)
 
         def look(txn: ReadTxn) -> bytes:
+            value = txn.get(key)
+            if value is None:
+                return b""
             app, user = names.scope_names(txn, scope)
             found = kv.entry_of(key, value)
             told: dict[str, Any] = {
@@ -629,11 +639,17 @@ class Archiving:
 
         return self._engine.store.read(look)
 
-    def memory(self, key: bytes, value: bytes) -> bytes:
-        """Export a long-term memory that has expired, with its earlier versions."""
+    def memory(self, key: bytes) -> bytes:
+        """Export a long-term memory that has expired, with its earlier versions.
+
+        Empty if it is not there any more.
+        """
         scope = keys.split_scoped(key)[0]
 
         def look(txn: ReadTxn) -> bytes:
+            value = txn.get(key)
+            if value is None:
+                return b""
             app, user = names.scope_names(txn, scope)
             told = {"app": app, "user": user, **memory.exported(txn, key, value)}
             return portable_json({"expired": told}) + b"\n"
@@ -654,6 +670,9 @@ def _namespace(txn: ReadTxn, scope: int, number: int) -> str:
 def _item(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
     row = next(read_rows(txn, scope, session, position=0, lo=seq, hi=seq))
     if isinstance(row, CorruptValueError):
+        if txn.get(keys.session_row(scope, session, Row.ITEM, seq)) is None:
+            msg = f"item {seq} of session {session} was removed while it was exported"
+            raise NotFoundError(msg) from row
         raise row
     return item_line(txn, scope, row)
 

@@ -662,7 +662,9 @@ def _carry_out(
         run.report.held += len(planned)
         return False
     if planned:
-        run.archive(lambda exporter: exporter.items(*place, seqs))
+        if not run.archive(lambda exporter: exporter.items(*place, seqs)):
+            run.report.kept += len(planned)
+            return False
         _going(run, place, seqs)
     for piece, mark in _marked(planned, settled.mark, begun):
         done = run.engine.store.transact(
@@ -750,9 +752,12 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
         run.report.bytes += size
         return True
     try:
-        run.archive(lambda exporter: exporter.session(scope, name))
+        is_written = run.archive(lambda exporter: exporter.session(scope, name))
     except CorruptValueError:
         run.report.damaged += 1  # a session that cannot be archived stays
+        return False
+    if not is_written:
+        run.report.kept += store.read(look)[0] is not None
         return False
     going = _going(run, (scope, session), None)
 
@@ -790,7 +795,7 @@ def _going(
 
     found = run.engine.store.read(look)
     if found and not run.dry:
-        run.archive(lambda exporter: (exporter.memory(*row) for row in found))
+        run.archive(lambda exporter: (exporter.memory(row) for row, _ in found))
     return found
 
 
@@ -820,7 +825,9 @@ def remove_beginning(
         run.report.forgotten += len(_going(run, place, seqs))
         run.report.items_removed += len(seqs)
         return True
-    run.archive(lambda exporter: exporter.items(scope, session, seqs))
+    if not run.archive(lambda exporter: exporter.items(scope, session, seqs)):
+        run.report.kept += len(seqs)
+        return True
     going = _going(run, place, seqs)
 
     def closure(txn: Txn) -> list[bytes] | None:

@@ -26,7 +26,7 @@ from io import FileIO
 from os import PathLike
 from typing import Any, Final, Protocol, TypeAlias
 
-from memcore.errors import InvalidOptionError, MemcoreError
+from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
 from memcore.files import open_private
 from memcore.model import ItemKind
 from memcore.options import (
@@ -375,19 +375,33 @@ class Exporter(Protocol):
     """Writes data about to be deleted as lines of an export."""
 
     def session(self, scope: int, name: str) -> Iterator[bytes]:
-        """Export everything of a session."""
+        """Export everything of a session.
+
+        Raises:
+            NotFoundError: it was removed, or its state trimmed, while it was exported.
+        """
 
     def items(self, scope: int, session: int, seqs: Iterable[int]) -> Iterator[bytes]:
-        """Export items that a session owns, after a title line of their own."""
+        """Export items that a session owns, after a title line of their own.
+
+        Raises:
+            NotFoundError: one of them was removed while they were exported.
+        """
 
     def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:
         """Export state fields as lines of a separate kind; session 0: of a shared state."""
 
-    def entry(self, key: bytes, value: bytes) -> bytes:
-        """Return a key/value entry as a line of a separate kind, which no import reads."""
+    def entry(self, key: bytes) -> bytes:
+        """Return a key/value entry as a line of a separate kind, which no import reads.
 
-    def memory(self, key: bytes, value: bytes) -> bytes:
-        """Return a long-term memory as a line of a separate kind, which no import reads."""
+        Empty if it is not there any more.
+        """
+
+    def memory(self, key: bytes) -> bytes:
+        """Return a long-term memory as a line of a separate kind, which no import reads.
+
+        Empty if it is not there any more.
+        """
 
 
 @record(slots=True)
@@ -474,7 +488,14 @@ class SweepRun:
             if not self.engine.store.read(lambda txn: is_erased(txn, scope)):
                 raise
 
-    def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> None:
-        """Write data about to be deleted to the archive, if there is one, and flush it."""
+    def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> bool:
+        """Write data about to be deleted to the archive, if there is one, and flush it.
+
+        False if another sweep, or its user, removed some of it in the meantime.
+        """
         if self.write is not None and self.exporter is not None and not self.dry:
-            self.report.archived += self.write(lines(self.exporter))
+            try:
+                self.report.archived += self.write(lines(self.exporter))
+            except NotFoundError:
+                return False
+        return True

@@ -484,8 +484,8 @@ def _sweep_entries(run: SweepRun, rows: list[bytes]) -> None:
         run.report.bytes += sum(len(value) for _, value in found)
         return
     if run.write is not None and free:
-        found = store.read(lambda txn: list(_entries(txn, free)))
-        run.archive(lambda exporter: _lines(run, exporter, found))
+        going = store.read(lambda txn: [key for key, _ in _entries(txn, free)])
+        run.archive(lambda exporter: _lines(run, exporter, going))
     while free:
         gone, size, free, leaving = store.transact(
             lambda txn, free=free: _expire_entries(txn, run, free),  # type: ignore[misc]
@@ -496,13 +496,12 @@ def _sweep_entries(run: SweepRun, rows: list[bytes]) -> None:
         run.report.bytes += size
 
 
-def _lines(run: SweepRun, exporter: Exporter, found: list[tuple[bytes, bytes]]) -> Iterator[bytes]:
-    for key, value in found:
+def _lines(run: SweepRun, exporter: Exporter, going: list[bytes]) -> Iterator[bytes]:
+    for key in going:
         line = b""
         with run.while_alive(keys.split_scoped(key)[0]):
-            line = exporter.entry(key, value)
-        if line:
-            yield line
+            line = exporter.entry(key)
+        yield line
 
 
 def _scope_of(row: bytes) -> int:
@@ -546,17 +545,16 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
     key, store = keys.split_expiry_row(row)[1], run.engine.store
     scope, number = keys.split_scoped(key)[0], keys.number_of(key)
 
-    def look(txn: ReadTxn) -> bytes | None:
+    def look(txn: ReadTxn) -> bool:
         value = None if is_erased(txn, scope) else txn.get(key)
-        try:
-            due = None if value is None else memory.expires_ms_of(key, value)
-        except CorruptValueError:
-            run.report.damaged += 1
-            return None
-        return value if due is not None and due <= run.now_ms else None
+        due = None if value is None else memory.expires_ms_of(key, value)
+        return due is not None and due <= run.now_ms
 
-    value = store.read(look)
-    if value is None:
+    try:
+        if not store.read(look):
+            return
+    except CorruptValueError:
+        run.report.damaged += 1
         return
     if run.dry:
         held = store.read(lambda txn: is_held(txn, scope))
@@ -564,7 +562,7 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
         run.report.memories += not held
         return
     if run.write is not None:
-        run.archive(lambda exporter: iter((exporter.memory(key, value),)))
+        run.archive(lambda exporter: iter((exporter.memory(key),)))
 
     def closure(txn: Txn) -> bool | None:
         need_alive(txn, scope)

@@ -870,6 +870,36 @@ def test_sweeps_that_share_an_archive_keep_sessions_whole(tmp_path):
     assert found == {f"s{number}-{n}": 60 for number in range(3) for n in range(20)}
 
 
+@pytest.mark.parametrize(
+    ("what", "kept"), [("sessions", 0), ("items", 60), ("beginning", 60), ("entries", 0)]
+)
+def test_what_goes_while_it_is_archived_ends_no_sweep(db, clock, what, kept):
+    session = db.session("s", policy=None)
+    session.extend([user(f"{n} {LONG}") for n in range(64)])
+    for key in "ab" if what == "entries" else "":
+        db.scope().kv("n").put(key, key, ttl_seconds=1)
+    if what == "sessions":
+        db.retention.set([{"what": "sessions", "max_age_seconds": 1}])
+    elif what != "entries":
+        action = "remove" if what == "beginning" else "expire"
+        db.retention.set([{"what": "items", "keep_last": 4, "action": action}])
+    clock.set(10)
+    lines = []
+
+    def archive(line):
+        if not lines:  # as another process does, between two reads
+            db.delete_session("s")
+            db.scope().kv("n").delete("b")
+        lines.append(json.loads(line))
+
+    report = db.sweep(archive=archive)
+    assert lines
+    assert (report.kept, report.damaged, report.sessions) == (kept, 0, 0)
+    assert report.entries == (what == "entries")
+    if what == "entries":
+        assert [line["expired"]["key"] for line in lines] == ["a"]
+
+
 def test_an_unfinished_line_of_an_archive_takes_nothing_along(tmp_path):
     archive = tmp_path / "archive.jsonl"
     _filled(tmp_path / "a.memcore", ["a"])
