@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from os import PathLike, fsdecode
+from os import PathLike
 from typing import Any, Final
 
 from memcore.compaction import CompactionPolicy, compaction_policy
 from memcore.database import Database, open_database
 from memcore.errors import NotFoundError, SourceError
 from memcore.model import ItemKind
+from memcore.options import checked_path
 from memcore.records import record
 from memcore.testing.script import random_history
 from memcore.tokens import get_counter
@@ -107,7 +108,7 @@ def read_workload(
         SourceError: no line of the file is a conversation with messages.
         InvalidOptionError: an unknown pair policy or counter.
     """
-    name = fsdecode(path)
+    name = checked_path("data", path)
     if pairs is not None:
         get_policy(pairs)
     try:

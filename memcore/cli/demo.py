@@ -16,7 +16,7 @@ import click
 
 import memcore
 from memcore.cli import storm
-from memcore.cli.options import ExitCode, verb
+from memcore.cli.options import ExitCode, need_directory, verb
 from memcore.cli.output import complain, escape, print_table
 from memcore.cli.show import describe, print_messages, transcribe
 from memcore.records import record
@@ -138,6 +138,8 @@ def run_demo(*, keep: Path | None) -> None:
 
     Needs no network. The exit code is 1 if any of its claims fails.
     """
+    if keep is not None:
+        need_directory(str(keep))
     if keep is not None and keep.exists():
         complain(f"{keep}: exists; the demo starts with a new file")
         raise SystemExit(ExitCode.REFUSED)

@@ -19,6 +19,7 @@ __all__ = [
 
 _VARIABLE = "MEMCORE_MCP_TOKEN"
 _TOKEN_BYTES = 32
+_APPS_TOLD = 5
 
 
 @verb("mcp")
@@ -79,11 +80,21 @@ def serve(
     with writing(store) if changes else reading(store) as db:
         from memcore.mcp import build_server
 
+        _warn_of_other_apps(db, app, user)
         server = build_server(db.scope(app=app, user=user), writes=write, deletes=allow_delete)
         if not http:
             _serve_stdio(server)
         else:
             _serve_http(server, (token, host, port, allow_host), tell=is_new)
+
+
+def _warn_of_other_apps(db: memcore.Database, app: str, user: str) -> None:
+    """Warn if all that is stored of the user is in other applications."""
+    apps = sorted(its_app for its_app, its_user in db.scopes() if its_user == user)
+    if apps and app not in apps:
+        more = ", ..." if len(apps) > _APPS_TOLD else ""
+        told = ", ".join(map(repr, apps[:_APPS_TOLD])) + more
+        warn(f"nothing is stored of user {user!r} in application {app!r}; --app: {told}")
 
 
 def _refuse_alone(*options: str) -> None:

@@ -17,6 +17,7 @@ from memcore.cli.options import (
     verb,
 )
 from memcore.cli.output import complain, emit_json, escape, progress
+from memcore.options import checked_path
 
 __all__ = [
     "restore_backup",
@@ -38,7 +39,7 @@ def restore_backup(
 
     A replaced file is kept next to it: only that file has the changes since the backup.
     """
-    if not os.path.lexists(os.path.expanduser(backup)):
+    if not os.path.lexists(checked_path("BACKUP", backup)):
         msg = f"{backup}: there is no such file to restore from"
         raise memcore.NotFoundError(msg)
     need_directory(store)

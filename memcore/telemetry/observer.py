@@ -990,6 +990,7 @@ def opening(open_: Callable[P, T]) -> Callable[P, T]:
 
     The function is called with the resulting ``Telemetry``, to pass to ``bound``.
     """
+    open_.__qualname__ = "open"  # its public name: a TypeError about an argument says it
 
     @wraps(open_)
     def run(*args: P.args, **options: P.kwargs) -> T:

@@ -211,6 +211,32 @@ def test_a_terminal_that_is_too_narrow_gets_plain_lines(store) -> None:
     assert "SESSION" in listed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["demo", "--keep", "no/such/file"], ExitCode.NOT_FOUND, "there is no directory 'no/such'"),
+        (["bench", ""], ExitCode.USAGE, "data: expected a file's path, got ''"),
+        (["restore", "", "--store", "x"], ExitCode.USAGE, "BACKUP: expected a file's path, got ''"),
+    ],
+)
+def test_a_path_that_cannot_be_is_told_as_such(capsys, arguments, code, told) -> None:
+    assert main(arguments) == code
+    assert told in capsys.readouterr().err
+
+
+def test_an_mcp_server_of_an_application_without_the_user_says_where_he_is(tmp_path) -> None:
+    path = tmp_path / "agent.memcore"
+    with memcore.open(path) as db:
+        db.session("s", user="u", app="desk").append({"role": "user", "content": "hello"})
+    for app, told in (
+        ("default", "of user 'u' in application 'default'; --app: 'desk'"),
+        ("desk", ""),
+    ):
+        ran = run("mcp", "--store", path, "--user", "u", "--app", app)  # its client is away at once
+        assert ran.returncode == 0
+        assert (told in ran.stderr) if told else not ran.stderr
+
+
 # --- demo -----------------------------------------------------------------------------------------
 
 
