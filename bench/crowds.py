@@ -9,7 +9,7 @@ from itertools import islice
 from time import perf_counter_ns
 from typing import Any
 
-from harness import Effort, Figure, Race, Row, compare
+from harness import Effort, Figure, Race, Row, Target, compare
 
 __all__ = ["SESSIONS", "Crowd", "Member", "crowd_rows", "race_crowds"]
 
@@ -91,6 +91,7 @@ def crowd_rows(
     pairs: Iterable[tuple[str, str]],
     *,
     sessions: int = SESSIONS,
+    target: Target | None = None,
 ) -> Iterator[Row]:
     """A row for each pair of ours, which is called as its durability, and a rival."""
     for ours, rival in pairs:
@@ -105,5 +106,6 @@ def crowd_rows(
             unit="ms",
             durability=ours,
             faster=True,
+            target=target,
             note=f"ours {mine.told()}; theirs {theirs.told()}",
         )

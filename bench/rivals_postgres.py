@@ -21,6 +21,7 @@ __all__ = [
     "Table",
     "adk_service",
     "agents_session",
+    "async_postgres_saver",
     "postgres_saver",
     "started",
 ]
@@ -48,8 +49,8 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def started(round_trip_ms: float = 0) -> Iterator[Place]:
-    """A server with its usual flushes, behind a network of that round trip.
+def started(round_trip_ms: float = 0, *options: str) -> Iterator[Place]:
+    """A server with its usual flushes and these settings, behind a network of that round trip.
 
     Raises:
         NotInstalled: PostgreSQL or psycopg is not there.
@@ -70,7 +71,7 @@ def started(round_trip_ms: float = 0) -> Iterator[Place]:
     server = Server(directory)
     try:
         server.make()
-        server.start("fsync=on")
+        server.start("fsync=on", *options)
         try:
             if round_trip_ms:
                 with listening(f"{directory}/.s.PGSQL.5432", round_trip_ms) as port:
@@ -153,7 +154,7 @@ def adk_service(server: Place) -> Any:
     try:
         from google.adk.sessions.database_session_service import DatabaseSessionService
 
-        return DatabaseSessionService(server.url("postgresql+psycopg"))
+        return DatabaseSessionService(server.url("postgresql+psycopg"), pool_size=16)
     except (ImportError, ValueError) as error:
         raise missing('"google-adk[db]"', error) from error
 
@@ -174,18 +175,46 @@ def postgres_saver(dsn: str) -> Iterator[Any]:
         yield saver
 
 
+@asynccontextmanager
+async def async_postgres_saver(dsn: str) -> AsyncIterator[Any]:
+    """LangGraph's AsyncPostgresSaver on a pool of 16 connections.
+
+    Raises:
+        NotInstalled: langgraph-checkpoint-postgres is not there.
+    """
+    try:
+        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+        from psycopg.rows import dict_row
+        from psycopg_pool import AsyncConnectionPool
+    except ImportError as error:
+        raise missing("langgraph-checkpoint-postgres", error) from error
+    settings = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    async with AsyncConnectionPool(dsn, kwargs=settings, min_size=16, max_size=16) as pool:
+        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]
+        await saver.setup()
+        yield saver
+
+
 class GrowingThread:
     """A thread whose checkpoint has one message more with each put."""
 
-    def __init__(self, saver: Any, count: int) -> None:
+    def __init__(self, saver: Any, count: int, name: str = "t") -> None:
         self._saver, self._message = saver, message
         self._messages = [message(n) for n in range(count)]
-        self._config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        self._begun = count
+        self._place: Any = {"configurable": {"thread_id": name, "checkpoint_ns": ""}}
+        self._config = self._place
         self._step = 0
-        self.put()
 
     def put(self) -> None:
         """Store one checkpoint more."""
+        self._config = self._saver.put(*self._next())
+
+    async def aput(self, _: Any = None) -> None:
+        """Store one checkpoint more, awaited."""
+        self._config = await self._saver.aput(*self._next())
+
+    def _next(self) -> tuple[Any, ...]:
         from langgraph.checkpoint.base import empty_checkpoint
 
         self._step += 1
@@ -195,9 +224,14 @@ class GrowingThread:
         checkpoint["channel_values"] = {"messages": self._messages}
         checkpoint["channel_versions"] = {"messages": version}
         metadata: Any = {"source": "loop", "step": self._step, "parents": {}}
-        self._config = self._saver.put(self._config, checkpoint, metadata, {"messages": version})
+        return self._config, checkpoint, metadata, {"messages": version}
 
     def get(self) -> None:
         """Read the newest checkpoint."""
-        found = self._saver.get_tuple({"configurable": {"thread_id": "t", "checkpoint_ns": ""}})
+        found = self._saver.get_tuple(self._place)
         assert len(found.checkpoint["channel_values"]["messages"]) == len(self._messages)
+
+    async def stored(self) -> int:
+        """The puts that the newest checkpoint holds."""
+        found = await self._saver.aget_tuple(self._place)
+        return len(found.checkpoint["channel_values"]["messages"]) - self._begun

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from random import Random
 from urllib.parse import quote
 
@@ -748,15 +749,34 @@ def test_leases_go_by_the_clock_of_the_server(address, monkeypatch):
         session = db.session("s", user="u")
         session.append(hello())
         held = session.lease("one", ttl_seconds=60)
-        real = server_module.time_ns
-        hour = 3600 * 1_000_000_000
-        monkeypatch.setattr(server_module, "time_ns", lambda: real() + hour)
-        ahead_us = server_module.clock_us
-        monkeypatch.setattr(server_module, "clock_us", lambda: ahead_us() + hour // 1000)
+        right = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: right() + 3600 * 1_000_000_000)
         with memcore.open(address) as ahead, pytest.raises(LeaseHeldError):
             ahead.session("s", user="u").lease("two", ttl_seconds=60)
         monkeypatch.undo()
         held.release()
+
+
+def test_a_clock_that_is_set_moves_no_lease(address, monkeypatch):
+    with memcore.open(address) as db, memcore.open(address) as other:
+        held = db.session("s", user="u").lease("one", ttl_seconds=60)
+        right = time.time_ns
+        for hours in (2, -2):
+            skew = hours * 3600 * 1_000_000_000
+            monkeypatch.setattr(time, "time_ns", lambda skew=skew: right() + skew)
+            with pytest.raises(LeaseHeldError, match=r"another (59|60)"):
+                other.session("s", user="u").lease("two", ttl_seconds=60)
+            held.renew()
+            assert abs(held.expires_at - right() / 1e9 - 60) < 30
+
+
+def test_the_clock_of_the_server_is_asked_for_again(address, monkeypatch):
+    with memcore.open(address) as db:
+        server, right = db.engine.store._server, server_module._boot_us
+        server.set_clock(1_000)  # as if it had been wrong
+        assert db.engine.store.now_us() < 1_000_000 * 3600
+        monkeypatch.setattr(server_module, "_boot_us", lambda: right() + 301 * 1_000_000)
+        assert abs(db.engine.store.now_us() - time.time_ns() // 1000) < 30 * 1_000_000
 
 
 # --- what only a file has -------------------------------------------------------------------------

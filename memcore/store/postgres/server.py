@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from threading import RLock
-from time import monotonic, sleep, time_ns
+from time import CLOCK_BOOTTIME, clock_gettime_ns, monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from memcore.codec.keys import after, behind, u64
-from memcore.codec.values import HEADER_BYTES, clock_us, open_number, seal_value
+from memcore.codec.values import HEADER_BYTES, open_number, seal_value
 from memcore.errors import (
     ClosedError,
     InvalidOptionError,
@@ -91,7 +91,8 @@ _ROWS_FETCHED_MAX: Final = 1 << 16
 NUMBER_BYTES: Final = 8
 _END: Final = b"\xff" * KEY_BYTES_MAX
 """Behind every key of a partition that follows its name."""
-_CLOCK_SECONDS: Final = 300.0
+_CLOCK_US: Final = 300_000_000
+"""Time behind which the server's clock is asked for anew."""
 
 
 class Rerun(BaseException):
@@ -699,8 +700,9 @@ class Server:
         self.trips = 0
         self.life = 0
         """Number of times that the cache was begun anew."""
-        self._clock_ns = 0
-        self._clock_read = 0.0
+        self._clock_us = 0
+        """The server's clock at ``_clock_read_us`` of this machine's."""
+        self._clock_read_us = self._clock_asked_us = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -1063,18 +1065,26 @@ class Server:
     # --- the clock ---------------------------------------------------------------------------
 
     def set_clock(self, server_ms: int) -> None:
-        """Compare the server's clock with this machine's."""
-        self._clock_ns = server_ms * 1_000_000 - time_ns()
-        self._clock_read = monotonic()
+        """Note what the server's clock says now."""
+        self._clock_us = server_ms * 1_000
+        self._clock_read_us = self._clock_asked_us = _boot_us()
 
     def now_us(self) -> int:
         """Return the time by the server's clock, by which workers on different machines agree."""
-        if monotonic() - self._clock_read > _CLOCK_SECONDS:
+        if _boot_us() - self._clock_asked_us > _CLOCK_US:
             query = self.sql("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
-            self._clock_read = monotonic()  # the next call does not wait again if this one fails
+            self._clock_asked_us = _boot_us()  # the next call does not wait, if this one fails
             with suppress(psycopg.Error, PoolTimeout), self.connection() as connection:
                 self.set_clock(self.ask(connection, query, ())[0][0])
-        return clock_us() + self._clock_ns // 1000
+        return self._clock_us + _boot_us() - self._clock_read_us
+
+
+def _boot_us() -> int:
+    """Return the microseconds since the machine started, its sleep included.
+
+    Unlike the time of day, nobody sets this clock: leases last as long as they should.
+    """
+    return clock_gettime_ns(CLOCK_BOOTTIME) // 1000
 
 
 READING: Final = "begin isolation level repeatable read, read only"
