@@ -29,6 +29,10 @@ from memcore.database.copying import CopyReport as CopyReport
 from memcore.database.copying import copy_store as copy_store
 from memcore.database.database import KeyStatus as KeyStatus
 from memcore.database.database import Rotation as Rotation
+from memcore.database.roles import RoleAccess as RoleAccess
+from memcore.database.roles import access_of_roles as access_of_roles
+from memcore.database.roles import give_access as give_access
+from memcore.database.roles import take_access as take_access
 from memcore.database.stats import Branch as Branch
 from memcore.database.stats import Difference as Difference
 from memcore.database.warm import Promotion as Promotion
@@ -355,6 +359,7 @@ __all__ = [
     "RestoreReport",
     "RetentionRule",
     "RevisionConflict",
+    "RoleAccess",
     "RollingSummary",
     "Rotation",
     "RuleExtractor",
@@ -404,6 +409,7 @@ __all__ = [
     "WriteContext",
     "WriteGuard",
     "WrongKeyError",
+    "access_of_roles",
     "aio",
     "append_messages",
     "as_operator",
@@ -418,6 +424,7 @@ __all__ = [
     "extractive",
     "fit",
     "get_counter",
+    "give_access",
     "merge_entries",
     "migrate",
     "open",
@@ -427,6 +434,7 @@ __all__ = [
     "restore",
     "safe_cuts",
     "salvage",
+    "take_access",
     "truncate",
     "validate",
     "verify_receipt",

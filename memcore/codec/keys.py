@@ -287,7 +287,13 @@ def removal_row(prefix: bytes) -> bytes:
 
 
 def split_removal_row(row: bytes) -> bytes:
-    """Return the prefix that ``removal_row`` was given."""
+    """Return the prefix that ``removal_row`` was given.
+
+    Raises:
+        CorruptValueError: the key is too short.
+    """
+    if len(row) <= _KIND_U64.size:
+        raise malformed(row)
     return b"".join((row[9:10], row[1:9], row[10:]))
 
 

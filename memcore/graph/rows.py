@@ -803,13 +803,17 @@ def scopes_with_threads(txn: ReadTxn) -> list[int]:
 
 
 def scope_threads(txn: ReadTxn, scope: int) -> Iterator[int]:
-    """Yield the numbers of all threads that have rows, including hidden ones."""
+    """Yield the numbers of all threads that have rows, including hidden ones.
+
+    Raises:
+        CorruptValueError: a key is too short for one of a thread.
+    """
     start = keys.scoped(Kind.THREAD, scope)
     stop = keys.after(start)
     while True:
         row = next(iter(txn.scan(start, stop, limit=1)), None)
         if row is None:
             return
-        number = int.from_bytes(row[0][9:17], "big")
+        _, number = keys.split_session_prefix(row[0])
         yield number
         start = keys.after(keys.thread_prefix(scope, number))

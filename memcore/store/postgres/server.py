@@ -654,7 +654,7 @@ _CONNECTION: Final = {
 }
 """Options of a connection where the address has none: seconds, milliseconds."""
 
-_LOCK_SCHEMA: Final = "select pg_advisory_xact_lock(hashtext(%s))"
+LOCK_SCHEMA: Final = "select pg_advisory_xact_lock(hashtext(%s))"
 """Two processes that create its parts at once: the second waits, and finds them made."""
 _SCHEMA_DEFAULT: Final = "memcore"
 SCHEMA_BYTES_MAX: Final = 63
@@ -831,7 +831,7 @@ class Server:
     ) -> None:
         """Create the tables and functions, unless another process was faster."""
         with connection.transaction():
-            connection.execute(_LOCK_SCHEMA, (self.name,))
+            connection.execute(LOCK_SCHEMA, (self.name,))
             if self.is_there(connection):
                 return
             connection.execute(
@@ -853,7 +853,7 @@ class Server:
             return
         try:
             with connection.transaction():
-                connection.execute(_LOCK_SCHEMA, (self.name,))
+                connection.execute(LOCK_SCHEMA, (self.name,))
                 for text in self._missing(connection):  # another process may have been faster
                     connection.execute(self.sql(text))
         except (pg.InsufficientPrivilege, pg.ReadOnlySqlTransaction) as error:
