@@ -66,6 +66,7 @@ from memcore.errors import KeyFileError as KeyFileError
 from memcore.errors import KeyNeededError as KeyNeededError
 from memcore.errors import LeaseHeldError as LeaseHeldError
 from memcore.errors import MemcoreError as MemcoreError
+from memcore.errors import NestedCallError as NestedCallError
 from memcore.errors import NotFoundError as NotFoundError
 from memcore.errors import OptedOutError as OptedOutError
 from memcore.errors import OrphanResultError as OrphanResultError
@@ -315,6 +316,7 @@ __all__ = [
     "MemoryWorker",
     "Merge",
     "MigrationReport",
+    "NestedCallError",
     "NoWrites",
     "NotFoundError",
     "OmitInput",

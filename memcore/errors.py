@@ -375,6 +375,10 @@ class SummarizerError(CallerError):
         self.reason = reason
 
 
+class NestedCallError(CallerError):
+    """A call was made inside a transaction, a read or a callback, whose end it would wait for."""
+
+
 class ExtractorError(CallerError):
     """The answer of a model holds no memories, or not in the form that was asked for.
 

@@ -20,7 +20,7 @@ from memcore.cli.options import (
     user_option,
     verb,
 )
-from memcore.cli.output import emit_json
+from memcore.cli.output import emit_json, warn
 from memcore.limits import BUNDLE_BYTES
 from memcore.options import checked_file
 from memcore.session.retry import BUNDLE_BYTES_LEAST
@@ -78,5 +78,7 @@ def bundle_session(
             publish(temporary, out)
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})
-    elif out is None:
+    elif out is not None:
+        warn(f"{out}: {len(found):,} bytes")
+    else:
         sys.stdout.write(found.decode("ascii") + "\n")

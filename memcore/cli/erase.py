@@ -71,7 +71,7 @@ def erase_user(
         _show_plan(store, user, app, as_json=as_json)
         return
     with writing(store) as db, progress("checking the copy") as report:
-        warn_of_stranger(db, user)
+        warn_of_stranger(db, user, app)
         if user is None:
             done = db.finish_erasures(progress=report)
         else:
@@ -93,6 +93,7 @@ def erase_user(
 
 def _show_plan(store: str, user: str | None, app: str | None, *, as_json: bool) -> None:
     with reading(store) as db:
+        warn_of_stranger(db, user, app)
         found: dict[str, Any] = {}
         if user is None:
             found["pending"] = db.pending_erasures()

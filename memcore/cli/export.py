@@ -65,7 +65,7 @@ _KEY_VARIABLES: Final = ("MEMCORE_KEY", "MEMCORE_KEY_FILE", "MEMCORE_AUDIT_KEY_F
 @click.option(
     "--all", "everything", is_flag=True, help="All sessions (of --user and --app, if given)."
 )
-@click.option("--undone", is_flag=True, help="Items that were undone, too (jsonl, parquet).")
+@click.option("--undone", is_flag=True, help="All undone items, too (jsonl, parquet).")
 @click.option("--overwrite", is_flag=True, help="Replace the file.")
 @click.option(
     "--lossy", is_flag=True, help="What the format cannot hold may stay out: exit code 0."

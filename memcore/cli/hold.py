@@ -57,7 +57,7 @@ def hold_data(
         complain("a release lets the data be deleted: say --yes")
         raise SystemExit(ExitCode.REFUSED)
     with writing(store) as db:
-        warn_of_stranger(db, user)
+        warn_of_stranger(db, user, app)
         if reason is None:
             covered = db.release(user, app=app, session=session)
         else:

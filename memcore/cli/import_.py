@@ -35,6 +35,7 @@ from memcore.importing import KINDS, ImportReport
 from memcore.options import checked_path
 from memcore.records import record
 from memcore.store.datafile import LMDB_MAGIC
+from memcore.store.interface import SERVER_SCHEMES
 from memcore.wire import get_policy
 
 __all__ = [
@@ -233,8 +234,8 @@ def _import_lines(
         read = _CountedLines(source, total, report)
         done = db.import_(read, **options)
     _summarize(
-        done, file, as_json=as_json, bytes=read.bytes, file_bytes=os.path.getsize(store),
-        seconds=time.perf_counter() - started,
+        done, file, as_json=as_json, bytes=read.bytes, seconds=time.perf_counter() - started,
+        **({} if store.startswith(SERVER_SCHEMES) else {"file_bytes": os.path.getsize(store)}),
     )  # fmt: skip
 
 

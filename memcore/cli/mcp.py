@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 import memcore
-from memcore.cli.options import ExitCode, key_options, reading, store_option, verb, writing
+from memcore.cli.options import (
+    ExitCode,
+    key_options,
+    reading,
+    store_option,
+    verb,
+    warn_of_stranger,
+    writing,
+)
 from memcore.cli.output import complain, warn
 from memcore.files import put_private
 
@@ -19,7 +27,6 @@ __all__ = [
 
 _VARIABLE = "MEMCORE_MCP_TOKEN"
 _TOKEN_BYTES = 32
-_APPS_TOLD = 5
 
 
 @verb("mcp")
@@ -80,21 +87,12 @@ def serve(
     with writing(store) if changes else reading(store) as db:
         from memcore.mcp import build_server
 
-        _warn_of_other_apps(db, app, user)
+        warn_of_stranger(db, user, app, may_be_new=True)
         server = build_server(db.scope(app=app, user=user), writes=write, deletes=allow_delete)
         if not http:
             _serve_stdio(server)
         else:
             _serve_http(server, (token, host, port, allow_host), tell=is_new)
-
-
-def _warn_of_other_apps(db: memcore.Database, app: str, user: str) -> None:
-    """Warn if all that is stored of the user is in other applications."""
-    apps = sorted(its_app for its_app, its_user in db.scopes() if its_user == user)
-    if apps and app not in apps:
-        more = ", ..." if len(apps) > _APPS_TOLD else ""
-        told = ", ".join(map(repr, apps[:_APPS_TOLD])) + more
-        warn(f"nothing is stored of user {user!r} in application {app!r}; --app: {told}")
 
 
 def _refuse_alone(*options: str) -> None:

@@ -145,6 +145,11 @@ class FiniteRange(click.FloatRange):
             self.fail(f"{value!r} is no finite number", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        """Return what help shows: of a range without ends, nothing."""
+        has_end = self.min is not None or self.max is not None
+        return super()._describe_range() if has_end else ""
+
 
 class InOrder(click.Group):
     """A group that lists its verbs as they were added to it: what is needed first comes first."""
@@ -235,10 +240,25 @@ def need_apart(path: str, store: str) -> None:
         raise SystemExit(ExitCode.REFUSED)
 
 
-def warn_of_stranger(db: memcore.Database, user: str | None) -> None:
-    """Warn if nothing is stored of a user: the name may be mistyped."""
-    if user is not None and all(its_user != user for _, its_user in db.scopes()):
+def warn_of_stranger(
+    db: memcore.Database, user: str | None, app: str | None = None, *, may_be_new: bool = False
+) -> None:
+    """Warn if nothing is stored of a user, or not in an application: a name may be mistyped.
+
+    Not of one who is new to the store, if that may be.
+    """
+    if user is None:
+        return
+    apps = sorted(its_app for its_app, its_user in db.scopes() if its_user == user)
+    if not apps and not may_be_new:
         warn(f"nothing is stored of user {user!r}: is the name right?")
+    elif apps and app is not None and app not in apps:
+        more = ", ..." if len(apps) > _APPS_TOLD else ""
+        told = ", ".join(map(repr, apps[:_APPS_TOLD])) + more
+        warn(f"nothing is stored of user {user!r} in application {app!r}; --app: {told}")
+
+
+_APPS_TOLD: Final = 5
 
 
 def key_options() -> dict[str, Any]:

@@ -59,9 +59,9 @@ def redact_store(
     items, and on nothing else, are forgotten. It resumes an interrupted run. Data that is damaged,
     under a legal hold, nested too deeply or written by adapters is reported and
     left as it is. Not examined are blobs and graph checkpoints (which are content-addressed), keys,
-    field names, event types, envelopes, and the quarantine. The old bytes stay in free pages of the
-    file until 'memcore copy-compact'. No value is ever shown. Exit code 1: something was found and
-    is still there, or could not be examined.
+    field names, event types, envelopes, reasons of legal holds, and the quarantine. The old bytes
+    stay in free pages of the file until 'memcore copy-compact'. No value is ever shown. Exit code
+    1: something was found and is still there, or could not be examined.
     """
     from memcore.privacy import redaction_policy
 

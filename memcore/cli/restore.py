@@ -17,7 +17,7 @@ from memcore.cli.options import (
     verb,
 )
 from memcore.cli.output import complain, emit_json, escape, progress
-from memcore.options import checked_path
+from memcore.options import checked_file, checked_path
 
 __all__ = [
     "restore_backup",
@@ -42,7 +42,7 @@ def restore_backup(
     if not os.path.lexists(checked_path("BACKUP", backup)):
         msg = f"{backup}: there is no such file to restore from"
         raise memcore.NotFoundError(msg)
-    need_directory(store)
+    need_directory(checked_file("--store", store))
     if os.path.lexists(store) and not (replace and yes):
         complain(f"{store}: exists; --replace --yes puts the backup in its place")
         raise SystemExit(ExitCode.REFUSED)

@@ -126,8 +126,10 @@ def rewind_session(
         if not dry_run:  # what is told is what was done
             session.rewind(position, state=state, expected_revision=revision)
     away, back = len(found.only_a), len(found.only_b)
-    _told(as_json, "rewind", f"{away:,} items taken back, {back:,} put back", dry_run=dry_run,
-          session=session.id, taken_back=away, put_back=back)  # fmt: skip
+    text = f"{away:,} items taken back, {back:,} put back; "
+    text += "the state is that of then" if state else "the state stays as it is"
+    _told(as_json, "rewind", text, dry_run=dry_run, session=session.id,
+          taken_back=away, put_back=back, state=state)  # fmt: skip
 
 
 @verb("uncompact")

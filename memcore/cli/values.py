@@ -18,6 +18,7 @@ from memcore.cli.options import (
     store_option,
     user_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -62,6 +63,7 @@ def show_values(
     """Show a user's key/values in a namespace, or store or delete one."""
     changes = _asked(key, set_to, delete, yes)
     with writing(store) if changes else reading(store) as db:
+        warn_of_stranger(db, user, app, may_be_new=set_to is not None)
         rows = db.scope(user=user, app=app).kv(namespace)
         if changes and key is not None:
             found = _changed(rows, key, set_to)

@@ -71,6 +71,8 @@ class Runs:
     """Checkpoints whose items are all exported, oldest first."""
     before: dict[int, int] = field(default_factory=dict)
     """Seq before an undone item in a checkpoint's history, where it is not the preceding one."""
+    undone: bool = False
+    """True if undone items are among them."""
 
     @classmethod
     def of(
@@ -82,21 +84,25 @@ class Runs:
         views: list[tuple[int, int]],
         *,
         undone: bool,
+        every_checkpoint: bool,
     ) -> Runs:
         """Collect what to export. ``views``: ``(owner, number)`` of each, oldest first.
 
-        Without ``undone``, checkpoints outside the live history are left out.
+        Undone items are left out unless ``undone`` asks for them, or ``every_checkpoint``, and one
+        leads back to some. Checkpoints that lead back to items left out are left out, too.
 
         Raises:
             CorruptValueError: a checkpoint is damaged.
         """
         scope, session = place
         runs = [(*segment, True) for segment in live.segments]
-        found = cls(runs)
+        every = list(_saved(txn, scope, session))
+        is_left = [live.shared_with(history) < history.count for _, history in every]
+        undone = undone or (every_checkpoint and any(is_left))
+        found = cls(runs, undone=undone)
         longest, own = live, head.parent_seq + 1
-        for saved, history in _saved(txn, scope, session):
-            shared = live.shared_with(history)
-            if shared < history.count and not undone:
+        for (saved, history), is_undone in zip(every, is_left, strict=True):
+            if is_undone and not undone:
                 continue
             longest = max(longest, history, key=lambda each: each.position_from(own))
             found._take(txn, scope, saved, history, views)
@@ -192,7 +198,9 @@ def export_sessions(
     parents: Parents = {}
     for place in places:
         source = engine.store.read(
-            lambda txn, place=place: _Source.read(txn, place, parents, undone=undone)  # type: ignore[misc]
+            lambda txn, place=place: _Source.read(  # type: ignore[misc]
+                txn, place, parents, undone=undone, every_checkpoint=form == "jsonl"
+            )
         )
         if source is None:
             continue
@@ -245,7 +253,15 @@ class _Source:
     undone: bool
 
     @classmethod
-    def read(cls, txn: ReadTxn, place: Place, parents: Parents, *, undone: bool) -> _Source | None:
+    def read(
+        cls,
+        txn: ReadTxn,
+        place: Place,
+        parents: Parents,
+        *,
+        undone: bool,
+        every_checkpoint: bool = False,
+    ) -> _Source | None:
         app, user, name = place
         scope = names.scope_of(txn, app, user)
         session = None if scope is None else names.session_of(txn, scope, name)
@@ -266,11 +282,14 @@ class _Source:
             if (view := _live_view(stored, history, lambda seq: history.chain_at(txn, scope, seq)))
         }
         place_in = (scope, session)
-        runs = Runs.of(txn, place_in, head, history, list(views), undone=undone)
+        runs = Runs.of(
+            txn, place_in, head, history, list(views),
+            undone=undone, every_checkpoint=every_checkpoint,
+        )  # fmt: skip
         state = StateLines.of(txn, place_in)
         forked_from = _parent(txn, scope, head, parents)
         found = cls(
-            place, scope, session, head, runs, list(views.values()), state, forked_from, undone
+            place, scope, session, head, runs, list(views.values()), state, forked_from, runs.undone
         )
         if found.has_stand_ins and found.gaps > _stored_in_line(txn, scope, session) + _LOST_MAX:
             msg = f"{found.where}: its head counts {found.gaps:,} items that are nowhere stored; "

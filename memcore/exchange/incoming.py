@@ -196,6 +196,11 @@ class Incoming:
         return None if held is None else decode_json(held[1:], held[0])["message"]
 
     @property
+    def stood_in(self) -> int:
+        """Number of seqs that got a stand-in."""
+        return sum(each.hi - each.lo + 1 for each in self._filled)
+
+    @property
     def last_seq(self) -> int:
         """Seq of the last item that was read."""
         return self._following - 1

@@ -161,7 +161,7 @@ class Imported:
     """Sessions from lines of messages, including those that messages were appended to."""
     items: int = 0
     aside: int = 0
-    """Items outside the live histories."""
+    """Items outside the live histories, without those that stand for undone ones not exported."""
     views: int = 0
     skipped: int = 0
     """Sessions that already existed, identical."""
@@ -776,6 +776,7 @@ class _Import:
             done.open_calls += session.open_calls if part.is_last else 0
             done.orphans += session.orphan_count
         elif part.is_last:
+            done.aside -= session.stood_in
             done.sessions += 1
             done.views += len(session.views)
 

@@ -282,7 +282,7 @@ class Fork(Change[None]):
         self.target = target
         super().__init__(ref)
 
-    def run(self, session: SessionTxn) -> None:
+    def run(self, session: SessionTxn) -> Unchanged:
         """Create the fork; the session itself gets a row that names it."""
         session.expect(self.expected_revision)
         txn, log, parent, target = session.txn, session.log, session.head, self.target
@@ -324,6 +324,7 @@ class Fork(Change[None]):
         except NotFoundError as exc:
             raise unknown_state(seq, exc) from exc
         txn.on_commit(lambda: target.settle(log.scope, number))
+        return Unchanged(None)  # the session is as it was, the time of its last change included
 
 
 def _state_point(

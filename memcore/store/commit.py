@@ -28,7 +28,13 @@ from memcore._fast import (
     WriteRequest,
     row_sizes,
 )
-from memcore.errors import InternalError, MemcoreError, OutcomeUnknownError, StoreFullError
+from memcore.errors import (
+    InternalError,
+    MemcoreError,
+    NestedCallError,
+    OutcomeUnknownError,
+    StoreFullError,
+)
 from memcore.limits import (
     BATCH_CLOSURES_MAX,
     PAGE_BYTES,
@@ -219,7 +225,8 @@ class CommitQueue(RequestQueue):
     # --- callbacks of the queue ----------------------------------------------------------------
 
     def _refuse(self, where: str) -> NoReturn:
-        raise InternalError(f"a write was asked for {where} on the same thread")
+        msg = f"a write {where} on the same thread would wait for its end: write before or after it"
+        raise NestedCallError(msg)
 
     def _hand_over(self, batch: WriteBatch) -> None:
         """Hand a hurried batch that would block to the writer thread, ahead of all other calls."""

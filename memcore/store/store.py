@@ -25,6 +25,7 @@ from memcore.errors import (
     KeyFileError,
     KeyNeededError,
     MemcoreError,
+    NestedCallError,
     ReadOnlyError,
     StorageError,
     StoreAccessError,
@@ -978,11 +979,13 @@ class LmdbStore:
         """Refuse within a transaction: what is waited for may wait for it to end.
 
         Raises:
-            InternalError
+            NestedCallError
         """
         env = self.environment()
         if env.queue.led_here or get_ident() in env.barrier.live:
-            raise InternalError("what was asked for inside a transaction waits for its end")
+            raise NestedCallError(
+                "inside a transaction this would wait for its end: do it after that"
+            )
 
     def close(self) -> None:
         """Release the handle; the last one waits for pending work and closes the file."""
@@ -990,7 +993,9 @@ class LmdbStore:
         if env is None:
             return
         if env.queue.led_here or get_ident() in env.barrier.live:
-            raise InternalError("close() was called inside a transaction on the same thread")
+            raise NestedCallError(
+                "close() inside a transaction on the same thread: close it after that"
+            )
         try:
             self._give_back(env)
         except Exception:

@@ -51,7 +51,8 @@ def test_a_checkpoint_is_where_rewind_and_fork_go(store) -> None:
     looked = parsed("rewind", "chat@1", "--dry-run")
     assert (looked["taken_back"], looked["put_back"], looked["dry_run"]) == (2, 0, True)
     assert shown(store) == ["1", "2", "3"]
-    assert run("rewind", "chat@1", "--yes").stdout == "2 items taken back, 0 put back\n"
+    done = run("rewind", "chat@1", "--yes").stdout
+    assert done == "2 items taken back, 0 put back; the state is that of then\n"
     assert shown(store) == ["1"]
     assert parsed("fork", "chat@three", "side")["items"] == 3
     assert parsed("fork", "chat@1", "early")["items"] == 1

@@ -122,6 +122,46 @@ def test_undone_items_come_back(db, open_db, path) -> None:
     assert session.exists()
 
 
+def test_a_checkpoint_that_leads_back_to_undone_items_brings_them_along(db, open_db, path) -> None:
+    session = db.session("s")
+    session.extend([USER | {"content": f"{n}"} for n in range(4)])
+    session.checkpoint("before refund")
+    session.undo(2)
+    db.session("other").extend([USER, USER])
+    db.session("other").undo(1)
+    found = round_trip(db, open_db, path).session("s")
+    assert [item.message["content"] for item in found.items()] == ["0", "1"]
+    found.rewind("before refund")
+    assert [item.message["content"] for item in found.items()] == ["0", "1", "2", "3"]
+    assert b'"undone"' not in exported(db, session_id="other")
+    told: list[str] = []
+    lines = exported(db, session_id="s", format="openai-chat", left_out=told.append)
+    assert [each["content"] for each in json.loads(lines)["messages"]] == ["0", "1"]
+
+
+def test_a_fork_leaves_its_session_as_it_was(db, open_db, path) -> None:
+    session = db.session("s")
+    session.extend([USER, USER])
+    before, listed = exported(db, session_id="s"), list(db.sessions())
+    session.fork("t").append(USER)
+    session.fork("u", at=1)
+    assert exported(db, session_id="s") == before
+    assert [each for each in db.sessions() if each.session_id == "s"] == listed
+    done = db.import_(before.splitlines(keepends=True))
+    assert (done.skipped, done.sessions, done.failures) == (1, 0, [])
+
+
+def test_seqs_without_an_item_are_not_counted_as_items(db, tmp_path) -> None:
+    session = db.session("s")
+    session.extend([USER] * 5)
+    session.undo(2)
+    session.append(USER)
+    for undone, aside in ((False, 0), (True, 2)):
+        with memcore.open(tmp_path / f"{undone}.memcore") as other:
+            done = other.import_(exported(db, undone=undone).splitlines(keepends=True))
+            assert (done.items, done.aside) == (4, aside)
+
+
 def test_forks_are_whole_histories_with_a_note(db, open_db, path) -> None:
     session = long_life(db)
     seqs = [item.seq for item in session.items()]

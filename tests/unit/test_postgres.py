@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -19,15 +20,17 @@ from interrupts import Interrupt, Point
 from threaded import CODER
 
 import memcore
+from memcore.cli import main
+from memcore.cli.options import ExitCode
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.table import ROWS
 from memcore.errors import (
     ClosedError,
     DuplicateRequestError,
-    InternalError,
     InvalidOptionError,
     LeaseHeldError,
+    NestedCallError,
     NotFoundError,
     OutcomeUnknownError,
     ReadOnlyError,
@@ -779,6 +782,19 @@ def test_the_clock_of_the_server_is_asked_for_again(address, monkeypatch):
         assert abs(db.engine.store.now_us() - time.time_ns() // 1000) < 30 * 1_000_000
 
 
+def test_the_command_line_imports_into_a_server(address, tmp_path, capsys):
+    lines = tmp_path / "lines.jsonl"
+    with memcore.open(":memory:") as source:
+        source.session("s", user="u").append(hello())
+        lines.write_bytes(b"".join(source.export()))
+    assert main(["import", str(lines), "--store", address, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["items"] == 1
+    assert main(["restore", str(lines), "--store", address]) == ExitCode.USAGE
+    assert "this works on files only" in capsys.readouterr().err
+    with memcore.open(address) as db:
+        assert texts(db.session("s", user="u")) == ["hello"]
+
+
 # --- what only a file has -------------------------------------------------------------------------
 
 
@@ -1051,7 +1067,7 @@ def test_a_read_under_way_at_the_close_opens_nothing(address):
     def read():
         try:
             store.read(look)
-        except (ClosedError, InternalError) as error:
+        except (ClosedError, NestedCallError) as error:
             done.append(error)
 
     thread = threading.Thread(target=read)

@@ -13,6 +13,7 @@ from memcore.errors import (
     ClosedError,
     InternalError,
     InvalidOptionError,
+    NestedCallError,
     ReadOnlyError,
     StoreAccessError,
     StoreFullError,
@@ -177,9 +178,9 @@ def test_a_read_inside_a_transaction_sees_the_last_commit(store) -> None:
 
 
 def test_a_write_inside_a_transaction_or_a_read_is_an_error(store) -> None:
-    with pytest.raises(InternalError, match="inside a transaction"):
+    with pytest.raises(NestedCallError, match="inside a transaction"):
         store.transact(lambda txn: store.transact(lambda inner: None))
-    with pytest.raises(InternalError, match="inside a read"):
+    with pytest.raises(NestedCallError, match="inside a read"):
         store.read(lambda txn: store.transact(lambda inner: None))
 
 
@@ -248,9 +249,9 @@ def test_closing_is_idempotent_and_final(path) -> None:
 
 def test_closing_inside_a_transaction_is_an_error(path) -> None:
     store = open_store(path)
-    with pytest.raises(InternalError):
+    with pytest.raises(NestedCallError):
         store.transact(lambda txn: store.close())
-    with pytest.raises(InternalError):
+    with pytest.raises(NestedCallError):
         store.read(lambda txn: store.close())
     store.close()
 
@@ -407,9 +408,9 @@ def test_flush_and_exclusive(store) -> None:
     store.flush()
     store.exclusive(lambda: store.transact(lambda txn: txn.put(B, b"2")))
     for ask in (store.copy_compact, lambda: store.exclusive(lambda: None)):
-        with pytest.raises(InternalError, match="inside a transaction"):
+        with pytest.raises(NestedCallError, match="inside a transaction"):
             store.read(lambda _, ask=ask: ask())
-        with pytest.raises(InternalError, match="inside a transaction"):
+        with pytest.raises(NestedCallError, match="inside a transaction"):
             store.transact(lambda _, ask=ask: ask())
     assert rows(store) == {A: b"1", B: b"2"}
 
@@ -446,3 +447,20 @@ def test_a_large_write_on_a_full_device_is_no_device_error(tmp_path) -> None:
         store.close()
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("where", ["transaction", "read"])
+def test_a_call_inside_another_is_the_callers_mistake(db, where) -> None:
+    session = db.session("s")
+
+    def again(*_: object) -> int:
+        db.session("t").append({"role": "user", "content": "x"})
+        return 1
+
+    with pytest.raises(NestedCallError, match="before or after it"):
+        if where == "transaction":
+            db.scope().kv("n").transact(again)
+        else:
+            db.engine.store.read(again)
+    assert not session.exists()
+    assert not db.session("t").exists()

@@ -35,6 +35,7 @@ from memcore.errors import (
     ClosedError,
     InternalError,
     InvalidOptionError,
+    NestedCallError,
     NotFoundError,
     OutcomeUnknownError,
     ReadOnlyError,
@@ -826,7 +827,9 @@ class PostgresStore(EnvironmentFields):
         if self._is_closed:
             return
         if self.queue.led_here or get_ident() in self._live:
-            raise InternalError("close() was called inside a transaction on the same thread")
+            raise NestedCallError(
+                "close() inside a transaction on the same thread: close it after that"
+            )
         try:
             self.queue.call(lambda _: None, job=True)
         finally:
