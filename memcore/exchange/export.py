@@ -38,6 +38,7 @@ from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
+from memcore.rows.lifecycle import REMOVED, read_terms, session_terms
 from memcore.rows.views import StoredView, applies_to, is_in_force, is_known, view_chain
 from memcore.session import Engine
 from memcore.state import read_header, value_at
@@ -610,7 +611,9 @@ class Archiving:
         )
         title = Title.begins((app, user, name), head, items=len(seqs), views=0)
         if seqs:  # an import stores a stand-in for every seq without a line
-            title = replace(title, next_seq=seqs[-1] + 1)
+            # Of a session that lost its beginning, the seqs count what was removed.
+            removed = read_terms(txn, session_terms(scope, session)).marks.get(REMOVED, 0)
+            title = replace(title, next_seq=removed + seqs[-1] + 1, part=removed + seqs[0])
         return title.line() + b"\n"
 
     def fields(self, scope: int, session: int, fields: Iterable[str]) -> Iterator[bytes]:
@@ -693,7 +696,9 @@ def _item(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
             msg = f"item {seq} of session {session} was removed while it was exported"
             raise NotFoundError(msg) from row
         raise row
-    return item_line(txn, scope, row)
+    found = _split(txn, scope, row, live=True)
+    found.seq += read_terms(txn, session_terms(scope, session)).marks.get(REMOVED, 0)
+    return _line(found)
 
 
 def item_line(txn: ReadTxn, scope: int, row: StoredRow) -> bytes:

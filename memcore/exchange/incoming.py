@@ -43,6 +43,7 @@ from memcore.rows import names
 from memcore.rows.lifecycle import read_held
 from memcore.session import Engine, SessionOptions, SessionRef
 from memcore.session.content_filter import admitted_item, admitted_line, told
+from memcore.session.read import iter_items
 from memcore.store.interface import ReadTxn
 from memcore.tokens import TokenCounter
 from memcore.wire.message import ABANDON_EVENT
@@ -100,8 +101,12 @@ class Incoming:
         line: int,
         stand_ins: StandIns,
         admitted: bool = False,
+        begun: int = 0,
     ) -> None:
-        """``admitted``: its content passed the filter of writes."""
+        """``admitted``: its content passed the filter of writes.
+
+        ``begun``: the next seq of the stored session that it is a further part of; 0: of none.
+        """
         options = SessionOptions(None, None, "keep")
         self.title = title
         self.line = line
@@ -134,7 +139,12 @@ class Incoming:
         """Counts of the last commit that stored a part of it."""
         self.log: CachedSession | None = None
         """Kept from then on, so that no commit rereads the index of earlier ones."""
-        self._following = 1
+        self.begun = begun
+        self.next_seq = begun
+        """Next seq of the stored session when the next of its items is stored; 0: it is new."""
+        self._following = begun or 1
+        self._last_known = 0
+        """Seq of the last item that was stored before."""
         self._stand_ins = stand_ins
         self._live: list[Segment] = []
         self._filled: list[Segment] = []
@@ -145,7 +155,8 @@ class Incoming:
         self._views_left = title.views
         self._checkpoints_left = title.checkpoints
         self._states_left = title.state
-        stand_ins.spend(title.gaps, "next_seq", title.next_seq, lines=title.items + 1)
+        gaps = max(title.part - begun, 0) if begun else title.gaps
+        stand_ins.spend(gaps, "next_seq", title.next_seq, lines=title.items + 1)
 
     @classmethod
     def of_messages(
@@ -222,6 +233,10 @@ class Incoming:
     def _take_item(self, found: Mapping[str, Any]) -> None:
         said = checked_fields("item", found)
         seq, undone = said["seq"], said["undone"]
+        if self._last_known < seq < self.begun:
+            self._last_known = seq
+            self._need_same(seq, said["item"])
+            return
         if not self._following <= seq < self.title.next_seq:
             refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
         if said["after"] is not None and said["after"] >= seq:
@@ -240,6 +255,19 @@ class Incoming:
             self._live[-1] = self._live[-1]._replace(hi=seq)
         else:
             self._live.append(Segment(0, seq, seq))
+
+    def _need_same(self, seq: int, message: dict[str, Any]) -> None:
+        """Refuse an item that was stored before, and is another one.
+
+        Raises:
+            InvalidItemError
+        """
+        stored = next(iter_items(self.ref, seq, seq + 1), None)
+        if stored is None or stored.message != message:
+            refuse(
+                f"session {self.title.session!r} exists, and its item {seq} is another one: "
+                "import it under another name (--on-conflict rename, on_conflict='rename')"
+            )
 
     def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
         item, meta, now_us = said["item"], found.get("meta"), said["created_us"]

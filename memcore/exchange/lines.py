@@ -139,6 +139,7 @@ LINES: Final[Mapping[str, Mapping[str, LineField]]] = {
         "counter": _TEXT,
         "revision": _COUNT,
         "next_seq": _SEQ,
+        "part": _COUNT._replace(default=0),
         "created_ms": _TIME,
         "updated_ms": _TIME,
         "items": _COUNT,
@@ -310,6 +311,8 @@ class Title:
     """Number of checkpoint lines after these."""
     state: int = 0
     """Number of lines with values of the state after these."""
+    part: int = 0
+    """First seq of a part of the session's items, which an archive has in several; 0: all of it."""
     forked_from: dict[str, Any] | None = None
     """Name (null: deleted) and last shared seq of a fork's parent, and name of the first one."""
 
@@ -327,8 +330,9 @@ class Title:
         fields = {name: getattr(self, name) for name in self.__slots__}
         if self.forked_from is None:
             del fields["forked_from"]
-        if not self.state:
-            del fields["state"]
+        for name in ("state", "part"):
+            if not fields[name]:
+                del fields[name]
         return {"memcore": VERSION, **fields}
 
     @classmethod

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -67,6 +68,7 @@ from memcore.options import checked_choice
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
+from memcore.rows.lifecycle import ARCHIVED, Terms, read_terms, session_terms, write_terms
 from memcore.rows.views import StoredView, write_view
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
 from memcore.session.append import PLAIN, Append, encode_items, stage, store, unreadable
@@ -147,6 +149,8 @@ _ALIKE_MAX: Final = 16
 """Most sessions of the same figures that one under another name is compared with: sessions of one
 millisecond are few, but a file may hold many."""
 _CONFLICTS: Final = ("error", "skip", "rename", "append")
+_EXPORTS_WAYS: Final = _CONFLICTS[1:3]
+"""Ways out for a session of an export, which is whole."""
 Rename: TypeAlias = Callable[[Title], Title]
 Figures: TypeAlias = tuple[int, int, int]
 
@@ -269,6 +273,15 @@ class _Part:
     is_last: bool
 
 
+class _StoredPart(NamedTuple):
+    """A stored session that is made of parts."""
+
+    name: str
+    number: tuple[int, int]
+    """Scope and session."""
+    head: Head
+
+
 class _Import:
     """One run over the lines."""
 
@@ -297,6 +310,8 @@ class _Import:
         """Names in the file of the sessions that are being imported."""
         self.forks: dict[Place, str | None] = {}
         """Root of each fork of the file, by their names there; None: it was deleted."""
+        self.parts: dict[tuple[Place, int], Place] = {}
+        """Sessions that parts of a session were stored in, by its name in the file and its time."""
         self.forks_noted = 0
         """Number of forks that were stored when their roots were noted last."""
         self.is_stored = False
@@ -404,7 +419,11 @@ class _Import:
         session = self.session
         if session is not None and not session.lines_left:
             self.session = None
-            if session.twin is not None:
+            if session.begun >= session.title.next_seq:  # a part that is there already
+                self.done.skipped += 1
+                place = place_of(session.title)
+                self._settle(self.origins.pop(place, place), place, session.line)
+            elif session.twin is not None:
                 self.done.skipped += 1
                 self._settle(session.twin.origin, session.twin.place, session.line)
             else:
@@ -445,6 +464,8 @@ class _Import:
 
         None if it is left out.
         """
+        if title.part:
+            return self._continued(title, origin, line)
         counter = self.options.counter or self.engine.counter_named(title.counter)
         self.twin = None
         free = self._free(title, line, self._is_like)
@@ -460,6 +481,54 @@ class _Import:
         session = Incoming(at, counter, self.engine, line=line, stand_ins=stand_ins)
         session.twin = twin
         return session
+
+    def _continued(self, title: Title, origin: Place, line: int) -> Incoming | None:
+        """Begin a part of a session, behind the parts before it; None if it is left out.
+
+        A session that an earlier import made of parts, and that began at this time, has those that
+        were before it, or this one, too: what both have is compared.
+        """
+        known = self.parts.get((origin, title.created_ms))
+        found: list[_StoredPart] = []
+        if known is not None:
+            title = replace(title, session=known[2])
+            if self._is_there_now(title):
+                self._finds_part(found, title)
+        else:
+            free = self._free(title, line, partial(self._finds_part, found))
+            if free is None and not found:
+                return None
+            title = free or replace(title, session=found[0].name)
+        self.parts[origin, title.created_ms] = place_of(title)
+        self.origins[place_of(title)] = origin
+        counter = self.options.counter or self.engine.counter_named(title.counter)
+        if not found:
+            return Incoming(title, counter, self.engine, line=line, stand_ins=self.stand_ins)
+        _, number, head = found[0]
+        session = Incoming(
+            title, self.engine.counter_named(head.counter), self.engine,
+            line=line, stand_ins=self.stand_ins, begun=head.next_seq,
+        )  # fmt: skip
+        session.number = number
+        return session
+
+    def _finds_part(self, found: list[_StoredPart], title: Title) -> bool:
+        """Return True if the session of the title's name is made of its parts; add it to a list."""
+
+        def look(txn: ReadTxn) -> _StoredPart | None:
+            head = _head_of(txn, title)
+            scope = names.scope_of(txn, title.app, title.user)
+            session = None if scope is None else names.session_of(txn, scope, title.session)
+            if head is None or scope is None or session is None:
+                return None
+            marks = read_terms(txn, session_terms(scope, session)).marks
+            is_of_it = ARCHIVED in marks and head.created_ms == title.created_ms
+            return _StoredPart(title.session, (scope, session), head) if is_of_it else None
+
+        stored = self.engine.store.read(look)
+        if stored is not None:
+            found.append(stored)
+        return stored is not None
 
     def _need_no_rules(self) -> None:
         """Refuse options for conversations: an exported session is self-contained."""
@@ -490,7 +559,7 @@ class _Import:
         rules = SessionOptions(None, options.counter, options.orphans)
         address = SessionRef(engine, title.app, title.user, title.session, rules)
         prepared = encode_items(address, said.messages, PLAIN)
-        free = self._free(title, line, lambda title: self._holds(title, prepared))
+        free = self._free(title, line, lambda title: self._holds(title, prepared), may_append=True)
         if free is None:
             self.done.skipped += self.is_stored
             return
@@ -546,7 +615,14 @@ class _Import:
         title = self.options.rename(Title("", app, user, "", "", 0, 1, 0, 0, 0, 0))
         return title.app, title.user if user else ""
 
-    def _free(self, title: Title, line: int, is_same: Callable[[Title], bool]) -> Title | None:
+    def _free(
+        self,
+        title: Title,
+        line: int,
+        is_same: Callable[[Title], bool],
+        *,
+        may_append: bool = False,
+    ) -> Title | None:
         """Return the title under a name that no other session has; None if it is not to be stored.
 
         Raises:
@@ -573,7 +649,7 @@ class _Import:
                 self.done.left_out.append(f"{self.options.where(line)}: {told}: left out")
                 return None
             if on_conflict != "rename":
-                ways = _CONFLICTS[1:3] if self.options.listener else _CONFLICTS[1:]
+                ways = _CONFLICTS[1:] if may_append and not self.options.listener else _EXPORTS_WAYS
                 msg = (
                     f"{told}: delete it first, or say what to do with --on-conflict "
                     f"(on_conflict=): {', '.join(ways)}"
@@ -769,6 +845,7 @@ class _Import:
                 self._settle(origin, place_of(session.title), session.line)
         live = sum(map(itemgetter(0), part.entries))
         done.items += live
+        session.next_seq += len(part.entries) if session.begun else 0
         done.aside += len(part.entries) - live
         if session.is_conversation:
             done.conversations += part.is_last
@@ -777,7 +854,7 @@ class _Import:
             done.orphans += session.orphan_count
         elif part.is_last:
             done.aside -= session.stood_in
-            done.sessions += 1
+            done.sessions += not session.begun
             done.views += len(session.views)
 
     def _write(self, txn: Txn, parts: list[_Part]) -> None:
@@ -788,7 +865,8 @@ class _Import:
         taken = [
             part.session
             for part, scope in zip(parts, places, strict=True)
-            if names.session_of(txn, scope, part.session.title.session) is not None
+            if not part.session.begun
+            and names.session_of(txn, scope, part.session.title.session) is not None
         ]
         if taken:
             raise _Lost(taken, "a session of this name was made meanwhile; import again")
@@ -809,12 +887,14 @@ class _Import:
                 for checkpoint in session.checkpoints:
                     write_arrived(draft, checkpoint, states=states)
                 session.state.write(txn, draft.log.place)
-                draft.head.revision = title.revision
+                if title.part and not session.begun:
+                    write_terms(txn, session_terms(*draft.log.place), Terms(marks={ARCHIVED: 1}))
+                draft.head.revision = max(title.revision, draft.head.revision * bool(session.begun))
                 draft.head.flags &= ~FLAG_UNFINISHED
             # Until the last commit the time shows other imports that this one is alive.
             now_ms = title.updated_ms if part.is_last else self.engine.now_ms()
             draft.finish(now_ms=now_ms, revised=not part.is_last)
-            if part.is_last and session.number is not None:
+            if part.is_last and session.number is not None and not session.begun:
                 names.rename_session(txn, session.number[0], session.growing_name, title.session)
 
     def _draft(self, txn: Txn, part: _Part, scope: int) -> SessionTxn:
@@ -824,6 +904,8 @@ class _Import:
             draft = self.engine.drafts.open(txn, *session.number)
             if draft is None:
                 raise _Lost([session], "it was deleted while it was imported; import again")
+            if session.begun and (draft.head.next_seq != session.next_seq or draft.head.leased):
+                raise _Lost([session], "it is leased, or was written to; import again")
             return draft
         name = title.session
         head = Head(policy=title.policy, counter=session.counter.id, now_ms=title.created_ms)

@@ -51,6 +51,7 @@ from memcore.rows import index, names
 from memcore.rows.head import head_key
 from memcore.rows.item import split_body
 from memcore.rows.lifecycle import (
+    REMOVED,
     is_held,
     need_alive,
     read_terms,
@@ -845,7 +846,9 @@ def remove_beginning(
             return None
         kept = [*_again(run, draft, 0, pins), *_again(run, draft, cut, draft.count)]
         try:
-            return renew(txn, address, draft, kept)
+            left = renew(txn, address, draft, kept)
+            _note_removed(txn, scope, title[2], len(seqs))
+            return left
         except BaseException:
             txn.spoil()
             raise
@@ -853,6 +856,16 @@ def remove_beginning(
     if _renewed(run, closure, len(seqs)):
         run.report.forgotten += len(going)
     return True
+
+
+def _note_removed(txn: Txn, scope: int, name: str, count: int) -> None:
+    """Count the removed items, so that those of the next archive are told to follow them."""
+    session = names.session_of(txn, scope, name)
+    if session is not None:
+        key = session_terms(scope, session)
+        terms = read_terms(txn, key)
+        removed = terms.marks.get(REMOVED, 0) + count
+        write_terms(txn, key, replace(terms, marks={**terms.marks, REMOVED: removed}))
 
 
 def _renewed(run: SweepRun, closure: Callable[[Txn], list[bytes] | None], count: int) -> bool:

@@ -15,6 +15,8 @@ from memcore.retention.rules import RetentionRule, retention_rules
 from memcore.retention.sweeper import rules_in
 from memcore.rows import names
 from memcore.rows.lifecycle import (
+    ARCHIVED,
+    REMOVED,
     Terms,
     read_terms,
     scope_terms,
@@ -76,7 +78,7 @@ class Retention:
         """
         found = None if rules is None else retention_rules(rules)
         stored = None if found is None else tuple(rule.mapping() for rule in found)
-        ids = {rule.id for rule in found or ()}
+        ids = {ARCHIVED, REMOVED, *(rule.id for rule in found or ())}
 
         def edit(terms: Terms) -> Terms:
             marks = {rule: seq for rule, seq in terms.marks.items() if rule in ids}

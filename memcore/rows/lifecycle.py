@@ -27,7 +27,9 @@ from memcore.records import record
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
+    "ARCHIVED",
     "ERASURES",
+    "REMOVED",
     "TOMBSTONES",
     "Held",
     "HoldRow",
@@ -362,6 +364,10 @@ _SCOPE_BYTES: Final = 10
 _THREAD_BYTES: Final = 18
 _SESSION_BYTES: Final = 26
 
+REMOVED: Final = "removed"
+ARCHIVED: Final = "archived"
+"""Keys of marks; no identifiers of rules."""
+
 
 @record(frozen=True, slots=True)
 class Terms:
@@ -378,7 +384,9 @@ class Terms:
     checkpoints: dict[int, int] = field(default_factory=dict)
     """Expiry of its checkpoints, by number."""
     marks: dict[str, int] = field(default_factory=dict)
-    """Seq up to which all items have been handled, by rule."""
+    """Seq up to which all items have been handled, by rule; under ``REMOVED``, the number of items
+    that were removed from the beginning of the session, whose others then got other seqs; under
+    ``ARCHIVED``, 1 if it is made of parts of an archive, so that an import may add further ones."""
 
     @property
     def due_ms(self) -> int | None:
@@ -507,7 +515,7 @@ def drop_terms(txn: Txn, key: bytes) -> None:
 
 
 def move_terms(txn: Txn, scope: int, session: int, to: int) -> None:
-    """Move a session's terms to its replacement, without marks, as its items have other seqs."""
+    """Move a session's terms to its replacement, without rules' marks: its items have new seqs."""
     old = session_terms(scope, session)
     if txn.get(old) is None:
         return
@@ -516,7 +524,8 @@ def move_terms(txn: Txn, scope: int, session: int, to: int) -> None:
     except CorruptValueError:
         return  # it is deleted with the old session's rows
     drop_terms(txn, old)
-    write_terms(txn, session_terms(scope, to), replace(terms, checkpoints={}, marks={}))
+    marks = {REMOVED: terms.marks[REMOVED]} if REMOVED in terms.marks else {}
+    write_terms(txn, session_terms(scope, to), replace(terms, checkpoints={}, marks=marks))
 
 
 def terms_at(txn: ReadTxn) -> Iterator[tuple[bytes, Terms | CorruptValueError]]:

@@ -900,6 +900,74 @@ def test_what_goes_while_it_is_archived_ends_no_sweep(db, clock, what, kept):
         assert [line["expired"]["key"] for line in lines] == ["a"]
 
 
+def _archived(path, archive, action, *, rounds=3, items=5, limit=None):
+    """Append and sweep in turn; returns all that was said."""
+    said = [f"{n} {LONG}" for n in range(rounds * items)]
+    with memcore.open(path, durability="none", allow_unsafe=True) as db:
+        db.retention.set([{"what": "items", "keep_last": 2, "action": action}])
+        for first in range(0, len(said), items):
+            db.session("s").extend([user(text) for text in said[first : first + items]])
+            for _ in range(20 if limit else 1):
+                db.sweep(archive=archive, **({"limit": limit} if limit else {}))
+    return said
+
+
+def _imported(path, archive, **options):
+    with memcore.open(path) as db:
+        done = db.import_(archive.read_bytes().splitlines(keepends=True), **options)
+        return done, {each.session_id: texts(db.session(each.session_id)) for each in db.sessions()}
+
+
+@pytest.mark.parametrize(
+    ("action", "options"),
+    [("expire", {}), ("remove", {}), ("expire", {"rounds": 1, "items": 40, "limit": 3})],
+)
+def test_the_parts_of_an_archive_are_joined(tmp_path, action, options):
+    archive, new = tmp_path / "archive.jsonl", tmp_path / "new.memcore"
+    said = _archived(tmp_path / "a.memcore", archive, action, **options)
+    done, found = _imported(new, archive)
+    assert (done.failures, done.sessions, done.items, done.aside) == ([], 1, len(said) - 2, 0)
+    assert found == {"s": said[:-2]}
+    done, again = _imported(new, archive)
+    assert (done.failures, done.sessions, done.items, again) == ([], 0, 0, found)
+    assert done.skipped > 1
+
+
+def test_an_archive_of_later_sweeps_goes_on_where_the_first_one_ended(tmp_path):
+    first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    said = _archived(tmp_path / "a.memcore", first, "remove", rounds=2)
+    with memcore.open(tmp_path / "a.memcore", durability="none", allow_unsafe=True) as db:
+        db.session("s").append(user("last"))
+        db.sweep(archive=second)
+    _imported(tmp_path / "new.memcore", first)
+    done, found = _imported(tmp_path / "new.memcore", second)
+    assert (done.failures, found) == ([], {"s": [*said, "last"][:-2]})
+
+
+@pytest.mark.parametrize("action", ["expire", "remove"])
+def test_parts_of_an_archive_never_go_behind_another_session(tmp_path, action):
+    archive, live = tmp_path / "archive.jsonl", tmp_path / "a.memcore"
+    said = _archived(live, archive, action)
+    with memcore.open(live, durability="none", allow_unsafe=True) as db:
+        before = list(db.export())
+        lines = archive.read_bytes().splitlines(keepends=True)
+        assert len(db.import_(lines).failures) == 3
+        assert list(db.export()) == before
+        for _ in range(2):
+            assert db.import_(lines, on_conflict="rename").failures == []
+        found = {each.session_id: texts(db.session(each.session_id)) for each in db.sessions()}
+        assert found == {"s": found["s"], "s (2)": said[:-2]}
+        assert list(db.export(session_id="s")) == before
+    with memcore.open(tmp_path / "new.memcore") as db:
+        db.import_(lines)
+        db.session("s").append(user("somebody goes on"))
+        done = db.import_(lines)
+        assert (done.failures, done.items) == ([], 0)
+        db.session("s").undo(2)
+        assert "is another one" in db.import_(lines).failures[-1]
+        assert len(texts(db.session("s"))) == len(said) - 3
+
+
 def test_an_unfinished_line_of_an_archive_takes_nothing_along(tmp_path):
     archive = tmp_path / "archive.jsonl"
     _filled(tmp_path / "a.memcore", ["a"])
