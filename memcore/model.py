@@ -545,6 +545,8 @@ class Memory:
     """Name of the one who released it from quarantine; None: nobody had to."""
     shared_from: tuple[str, str] | None = None
     """Application and user whose memory it is, if a grant shows it; its id is one of theirs."""
+    reason: str | None = None
+    """Words given when it was forgotten."""
 
 
 @record(frozen=True, slots=True)

@@ -262,6 +262,7 @@ def memory_of(record: MemoryVersion) -> Memory:
         _seconds(record.valid_to_ms), record.superseded_by, record.derived_from, record.support,
         record.status, _seconds(record.expires_ms), record.uses, record.promoted_by,
         None,  # shared_from
+        record.reason,
     )  # fmt: skip
     return Memory(*values)
 
