@@ -20,7 +20,7 @@ NAMES = (
     "history", "seed", "tokens", "breaks", "compaction", "turns", "reduction", "redaction",
     "deepagents", "langgraph_store", "checkpoints", "graphs", "footprint", "openai_agents", "adk",
     "security", "search", "learning", "payload", "a2a", "frameworks", "fuzz", "importing",
-    "postgres", "warm",
+    "postgres", "warm", "capacity",
 )  # fmt: skip
 
 

@@ -140,7 +140,7 @@ class World:
     def run(self) -> str:
         """Let the time pass; returns a digest of all that happened."""
         for worker in self.workers:
-            self.at(self.chance.random(), lambda worker=worker: self._begin(worker))
+            self.at(self.chance.random(), lambda worker=worker: self._begin(worker, 0))
             for fault in (self._crash, self._part, self._set_clock):
                 self._plan(worker, fault)
         self.at(self.settings.storm_seconds, self._storm)
@@ -156,7 +156,9 @@ class World:
 
     # --- workers and their calls ------------------------------------------------------------------
 
-    def _begin(self, worker: Worker) -> None:
+    def _begin(self, worker: Worker, life: int) -> None:
+        if life != worker.life:
+            return  # it has crashed again
         work = worker.run()
         self._send(worker, worker.life, work, next(work))
 
@@ -211,7 +213,8 @@ class World:
         """End a worker; another one takes its place, under another name."""
         self.note("crash", worker.number)
         worker.life += 1
-        self.at(self.chance.random(), lambda: self._begin(worker))
+        life = worker.life
+        self.at(self.chance.random(), lambda: self._begin(worker, life))
 
     def _part(self, worker: Worker) -> None:
         self.note("part", worker.number)

@@ -1,4 +1,4 @@
-"""Many workers, wrong clocks, lost messages: nothing acknowledged is lost, no lease has two owners."""
+"""Many workers, wrong clocks, lost messages: nothing is lost or doubled, no lease has two owners."""
 
 from __future__ import annotations
 
