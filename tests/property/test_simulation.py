@@ -1,4 +1,4 @@
-"""Many workers, wrong clocks, lost messages: nothing is lost or doubled, no lease has two owners."""
+"""Many workers, wrong clocks, lost messages: nothing is lost or doubled, no lease is two owners'."""
 
 from __future__ import annotations
 
