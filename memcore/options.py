@@ -168,10 +168,19 @@ def checked_path(name: str, value: Any) -> str:
         if found.startswith("file:"):
             msg = f"{name}: expected a path, got the URL {found!r:.80}; leave 'file:' out"
             raise InvalidOptionError(msg)
-        if found and "\0" not in found:
+        if found and "\0" not in found and _is_encodable(found):
             return os.path.expanduser(found)
     msg = f"{name}: expected a file's path, got {value!r:.80}"
     raise InvalidOptionError(msg)
+
+
+def _is_encodable(path: str) -> bool:
+    """Return True if the system can be given a path: not if it holds a lone surrogate."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def checked_file(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Many workers, wrong clocks, lost messages: nothing is lost or doubled, no lease is two owners'."""
+"""Many workers, wrong clocks, lost messages: nothing is lost or doubled, no lease is shared."""
 
 from __future__ import annotations
 

@@ -637,3 +637,19 @@ def test_a_newer_format_is_refused_by_name(open_db, path):
     subprocess.run([sys.executable, "-c", code, str(other)], check=True)
     with pytest.raises(memcore.StoreFormatError, match="99"):
         memcore.open(other)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        memcore.open,
+        lambda path: memcore.open(":memory:").backup(path),
+        lambda path: memcore.restore(path, "x"),
+        lambda path: memcore.salvage("x", path),
+        lambda path: memcore.copy_store(path, "x"),
+    ],
+)
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", 7], ids=ascii)
+def test_a_path_that_no_system_takes(call, path) -> None:
+    with pytest.raises(memcore.InvalidOptionError, match="expected a"):
+        call(path)
