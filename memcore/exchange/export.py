@@ -288,7 +288,7 @@ class _Source:
             undone=undone, every_checkpoint=every_checkpoint,
         )  # fmt: skip
         state = StateLines.of(txn, place_in)
-        forked_from = _parent(txn, scope, head, parents)
+        forked_from = _parent(txn, place_in, head, parents)
         found = cls(
             place, scope, session, head, runs, list(views.values()), state, forked_from, runs.undone
         )
@@ -361,16 +361,20 @@ def _stored_in_line(txn: ReadTxn, scope: int, session: int) -> int:
     return count
 
 
-def _parent(txn: ReadTxn, scope: int, head: Head, parents: Parents) -> dict[str, Any] | None:
-    if not head.parent_session:
+def _parent(
+    txn: ReadTxn, place: tuple[int, int], head: Head, parents: Parents
+) -> dict[str, Any] | None:
+    """Return where a session was forked from; of one that was imported as a fork, its root alone.
+
+    Raises:
+        CorruptValueError: a head, or a note of a root, is damaged.
+    """
+    scope, session = place
+    root = memory.root_of(txn, scope, session, parent=head.parent_session)
+    if root == session:
         return None
     if scope not in parents:
         parents[scope] = {number: name for name, number in names.sessions(txn, scope)}
-    root, above = head.parent_session, head.parent_session
-    while above:
-        root, key = above, head_key(scope, above)
-        value = txn.get(key)
-        above = 0 if value is None else Head.unpack(key, value).parent_session
     known = parents[scope]
     return {
         "session": known.get(head.parent_session), "seq": head.parent_seq, "root": known.get(root),

@@ -314,7 +314,8 @@ class Title:
     part: int = 0
     """First seq of a part of the session's items, which an archive has in several; 0: all of it."""
     forked_from: dict[str, Any] | None = None
-    """Name (null: deleted) and last shared seq of a fork's parent, and name of the first one."""
+    """Name (null: deleted, or in another file) and last shared seq of a fork's parent, and name of
+    the first one."""
 
     @property
     def gaps(self) -> int:

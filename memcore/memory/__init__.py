@@ -14,7 +14,7 @@ __all__, __getattr__, __dir__ = face(
         "extractors": "AnthropicExtractor OpenAIExtractor",
         "jobs": "JOB_ROWS ExtractionJob check_jobs is_job_row version_of_job",
         "judge": "Candidate Extraction ExtractionItem Extractor",
-        "lineage": "check_roots note_roots",
+        "lineage": "check_roots note_roots root_of",
         "memories": "Memories tool_handle",
         "playbook": "check_playbooks export_outcomes redact_outcomes texts_of_outcomes",
         "profile": "MemoryWindow Profile",

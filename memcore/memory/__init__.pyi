@@ -27,6 +27,7 @@ from memcore.memory.judge import ExtractionItem as ExtractionItem
 from memcore.memory.judge import Extractor as Extractor
 from memcore.memory.lineage import check_roots as check_roots
 from memcore.memory.lineage import note_roots as note_roots
+from memcore.memory.lineage import root_of as root_of
 from memcore.memory.memories import Memories as Memories
 from memcore.memory.memories import tool_handle as tool_handle
 from memcore.memory.playbook import check_playbooks as check_playbooks
@@ -169,6 +170,7 @@ __all__ = [
     "redact_entry",
     "redact_outcomes",
     "revise_noted",
+    "root_of",
     "scopes_with_memory",
     "stored_document",
     "take_note",

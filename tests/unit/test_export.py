@@ -63,11 +63,11 @@ def round_trip(db: memcore.Database, open_db: Any, path: Path, **options: Any) -
     other = open_db(path=path.with_name("other.memcore"))
     done = other.import_(io.BytesIO(first))
     assert done.failures == []
-    assert exported(other, **options) == without_parents(first)
+    assert without_parents(exported(other, **options)) == without_parents(first)
     assert other.check() == []
     again = other.import_(io.BytesIO(first))
     assert (again.sessions, again.skipped, again.failures) == (0, done.sessions, [])
-    assert exported(other, **options) == without_parents(first)
+    assert without_parents(exported(other, **options)) == without_parents(first)
     return other
 
 
@@ -265,7 +265,7 @@ def test_any_life_comes_back(steps) -> None:
     with memcore.open(":memory:") as db, memcore.open(":memory:") as other:
         sessions = live(db.session("s", orphans="keep"), steps)
         assert other.import_(db.export()).failures == []
-        assert exported(other) == without_parents(exported(db))
+        assert without_parents(exported(other)) == without_parents(exported(db))
         assert other.check() == []
         for session in sessions:
             copy = other.session(session.id, orphans="keep")

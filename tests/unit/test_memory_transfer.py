@@ -408,8 +408,9 @@ def forks_of(db, count: int) -> list[str]:
     return [f"fork{number}" for number in range(count)]
 
 
+@pytest.mark.parametrize("hops", [1, 3])
 @pytest.mark.parametrize("leave_out", ["", "parent", "delete"])
-def test_forks_of_one_session_are_not_independent_after_an_import(db, other, leave_out):
+def test_forks_of_one_session_are_not_independent_after_an_import(db, other, leave_out, hops):
     forks = forks_of(db, 4)
     for name in forks:
         memory_of(db).remember("Likes tea", source=Source(name, (1,)))
@@ -420,6 +421,10 @@ def test_forks_of_one_session_are_not_independent_after_an_import(db, other, lea
     lines = list(db.export(user="alice"))
     if leave_out == "parent":
         lines = list(whole_but(lines, "parent"))
+    for _ in range(hops - 1):
+        with memcore.open(":memory:") as between:
+            assert between.import_(lines).failures == []
+            lines = list(between.export(user="alice"))
     assert other.import_(lines).failures == []
     memory = memory_of(other)
     assert [each.support for each in memory.list()] == [1]
