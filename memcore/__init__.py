@@ -45,7 +45,6 @@ __all__, __getattr__, __dir__ = face(
         "context": "convert fit safe_cuts validate",
         "database": "Database Scope open=open_database",
         "database.database": "KeyStatus Rotation",
-        "database.roles": "RoleAccess access_of_roles give_access take_access",
         "database.stats": "Branch Difference",
         "errors": (
             "AccessDeniedError AuditError BlockedError CallerError ClosedError "

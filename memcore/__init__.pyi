@@ -29,10 +29,6 @@ from memcore.database.copying import CopyReport as CopyReport
 from memcore.database.copying import copy_store as copy_store
 from memcore.database.database import KeyStatus as KeyStatus
 from memcore.database.database import Rotation as Rotation
-from memcore.database.roles import RoleAccess as RoleAccess
-from memcore.database.roles import access_of_roles as access_of_roles
-from memcore.database.roles import give_access as give_access
-from memcore.database.roles import take_access as take_access
 from memcore.database.stats import Branch as Branch
 from memcore.database.stats import Difference as Difference
 from memcore.database.warm import Promotion as Promotion
@@ -361,7 +357,6 @@ __all__ = [
     "RestoreReport",
     "RetentionRule",
     "RevisionConflict",
-    "RoleAccess",
     "RollingSummary",
     "Rotation",
     "RuleExtractor",
@@ -411,7 +406,6 @@ __all__ = [
     "WriteContext",
     "WriteGuard",
     "WrongKeyError",
-    "access_of_roles",
     "aio",
     "append_messages",
     "as_operator",
@@ -426,7 +420,6 @@ __all__ = [
     "extractive",
     "fit",
     "get_counter",
-    "give_access",
     "merge_entries",
     "migrate",
     "open",
@@ -436,7 +429,6 @@ __all__ = [
     "restore",
     "safe_cuts",
     "salvage",
-    "take_access",
     "truncate",
     "validate",
     "verify_receipt",

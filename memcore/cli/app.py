@@ -78,7 +78,6 @@ VERBS: Final = {
     "retention": Verb("retention", "keep", "Show or set retention rules."),
     "sweep": Verb("sweep", "sweep_store", "Delete what has expired or retention rules remove."),
     "prune": Verb("prune", "prune_threads", "Remove old checkpoints of graph threads."),
-    "access": Verb("access", "access_of_roles", "Show or change what roles of a server reach."),
     "audit": Verb("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
     "keys": Verb("keys", "show_keys", "Show the key file, or rotate keys."),
     "demand": Verb("demand", "demand_of_store", "Show or change what a file requires of writers."),
@@ -99,7 +98,7 @@ SECTIONS: Final = {
     "Import and export": "import export bundle copy",
     "Sessions": "fork checkpoint rewind compact uncompact delete kv state memory",
     "Repair": "repair recover recount",
-    "Privacy and retention": "redact erase hold retention sweep prune access audit keys demand",
+    "Privacy and retention": "redact erase hold retention sweep prune audit keys demand",
     "Maintenance": "check doctor backup restore promote copy-compact salvage migrate",
     "More": "mcp bench demo",
 }

@@ -232,13 +232,12 @@ def _followed(store: Store, address: str, ship: str) -> WarmCopy:
     try:
         made = WarmCopy(store, address)
     except ImportError as exc:
-        raise without_psycopg(exc) from exc
+        raise _without_psycopg(exc) from exc
     made.start(is_sync=ship == "sync")
     return made
 
 
-def without_psycopg(error: ImportError) -> ImportError:
-    """Return the error that says which package a store on a server needs."""
+def _without_psycopg(error: ImportError) -> ImportError:
     msg = f'a store on a server needs psycopg: pip install "memcore-db[postgres]" ({error})'
     return ImportError(msg, name=error.name)
 
@@ -253,7 +252,7 @@ def _open_server(address: str, *, read_only: bool, create: bool, **options: Any)
     try:
         from memcore.store.postgres.store import PostgresStore  # noqa: PLC0415 - an optional dependency
     except ImportError as exc:
-        raise without_psycopg(exc) from exc
+        raise _without_psycopg(exc) from exc
     durability = options["durability"]
     store: Store = PostgresStore(address, read_only=read_only, create=create, durability=durability)
     return store

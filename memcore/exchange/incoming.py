@@ -53,6 +53,7 @@ __all__ = [
     "UNFINISHED",
     "Incoming",
     "LoadedItem",
+    "PartDiffers",
     "Place",
     "StoredTwin",
     "place_of",
@@ -78,6 +79,10 @@ _CLASS_MAX: Final = 255
 
 Place: TypeAlias = tuple[str, str, str]
 """Application, user and name of a session."""
+
+
+class PartDiffers(InvalidItemError):  # noqa: N818 - a signal, or listed as a failure
+    """A part of a session has items that the stored session has otherwise."""
 
 
 class LoadedItem(NamedTuple):
@@ -139,22 +144,23 @@ class Incoming:
         """Counts of the last commit that stored a part of it."""
         self.log: CachedSession | None = None
         """Kept from then on, so that no commit rereads the index of earlier ones."""
-        self.begun = begun
-        self.next_seq = begun
+        self.part: tuple[Title, Place] | None = None
+        """Title and place in the file, of a part of a session."""
+        self.begun = self.next_seq = begun
         """Next seq of the stored session when the next of its items is stored; 0: it is new."""
         self._following = begun or 1
         self._last_known = 0
         """Seq of the last item that was stored before."""
+        self.compared: list[Mapping[str, Any]] = []
+        """Lines of items that were stored before."""
         self._stand_ins = stand_ins
         self._live: list[Segment] = []
         self._filled: list[Segment] = []
         """Ranges of seqs that have stand-ins."""
         self._before: dict[int, int] = {}
         """Seq before an item, where it is not the preceding one."""
-        self._items_left = title.items
-        self._views_left = title.views
-        self._checkpoints_left = title.checkpoints
-        self._states_left = title.state
+        self._items_left, self._views_left = title.items, title.views
+        self._checkpoints_left, self._states_left = title.checkpoints, title.state
         gaps = max(title.part - begun, 0) if begun else title.gaps
         stand_ins.spend(gaps, "next_seq", title.next_seq, lines=title.items + 1)
 
@@ -235,7 +241,8 @@ class Incoming:
         seq, undone = said["seq"], said["undone"]
         if self._last_known < seq < self.begun:
             self._last_known = seq
-            self._need_same(seq, said["item"])
+            self._need_same(seq, found, said)
+            self.compared.append(found)
             return
         if not self._following <= seq < self.title.next_seq:
             refuse(f"seq: expected {self._following} to {self.title.next_seq - 1}, got {seq}")
@@ -256,18 +263,25 @@ class Incoming:
         else:
             self._live.append(Segment(0, seq, seq))
 
-    def _need_same(self, seq: int, message: dict[str, Any]) -> None:
-        """Refuse an item that was stored before, and is another one.
+    def _need_same(self, seq: int, found: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+        """Compare an item with the one that was stored before.
 
         Raises:
-            InvalidItemError
+            PartDiffers: it is another one.
         """
+        message = said["item"]
+        if self._scope_filter is not None and found.get("kind") != "event":
+            message = admitted_item(
+                self._scope_filter, message, found.get("meta"), source="import"
+            ).message
         stored = next(iter_items(self.ref, seq, seq + 1), None)
-        if stored is None or stored.message != message:
-            refuse(
+        kind = "" if stored is None else stored.kind.name.lower()
+        if stored is None or (kind, stored.message) != (found.get("kind"), message):
+            msg = (
                 f"session {self.title.session!r} exists, and its item {seq} is another one: "
                 "import it under another name (--on-conflict rename, on_conflict='rename')"
             )
+            raise PartDiffers(msg)
 
     def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
         item, meta, now_us = said["item"], found.get("meta"), said["created_us"]

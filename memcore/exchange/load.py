@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
+from hashlib import blake2b
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -32,6 +33,7 @@ from memcore.exchange.incoming import (
     UNFINISHED,
     Incoming,
     LoadedItem,
+    PartDiffers,
     Place,
     StoredTwin,
     place_of,
@@ -68,7 +70,14 @@ from memcore.options import checked_choice
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
-from memcore.rows.lifecycle import ARCHIVED, Terms, read_terms, session_terms, write_terms
+from memcore.rows.lifecycle import (
+    ARCHIVED,
+    Terms,
+    read_lease,
+    read_terms,
+    session_terms,
+    write_terms,
+)
 from memcore.rows.views import StoredView, write_view
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
 from memcore.session.append import PLAIN, Append, encode_items, stage, store, unreadable
@@ -385,7 +394,15 @@ class _Import:
             session = self.session
             if session is None:
                 return
-            session.take(following[0])
+            try:
+                session.take(following[0])
+            except PartDiffers:
+                if self.options.on_conflict != "rename":
+                    raise
+                self._take_elsewhere(session, following[0])
+                session = self.session
+                if session is None:
+                    return
             self.items += 1
             twin = session.twin
             if twin is not None and not self._agrees(
@@ -482,38 +499,47 @@ class _Import:
         session.twin = twin
         return session
 
-    def _continued(self, title: Title, origin: Place, line: int) -> Incoming | None:
+    def _continued(
+        self, title: Title, origin: Place, line: int, tried: frozenset[Place] = frozenset()
+    ) -> Incoming | None:
         """Begin a part of a session, behind the parts before it; None if it is left out.
 
-        A session that an earlier import made of parts, and that began at this time, has those that
-        were before it, or this one, too: what both have is compared.
+        A session that an earlier import made of its parts has those that were before this one, or
+        this one, too: what both have is compared. Not those that were ``tried``.
         """
-        known = self.parts.get((origin, title.created_ms))
         found: list[_StoredPart] = []
-        if known is not None:
-            title = replace(title, session=known[2])
-            if self._is_there_now(title):
-                self._finds_part(found, title)
+        known = self.parts.get((origin, title.created_ms))
+        if known is not None and known not in tried:
+            at = replace(title, session=known[2])
+            if self._is_there_now(at):
+                self._finds_part(found, origin, tried, at)
         else:
-            free = self._free(title, line, partial(self._finds_part, found))
+            is_part = partial(self._finds_part, found, origin, tried)
+            free = self._free(title, line, is_part)
             if free is None and not found:
                 return None
-            title = free or replace(title, session=found[0].name)
-        self.parts[origin, title.created_ms] = place_of(title)
-        self.origins[place_of(title)] = origin
-        counter = self.options.counter or self.engine.counter_named(title.counter)
-        if not found:
-            return Incoming(title, counter, self.engine, line=line, stand_ins=self.stand_ins)
-        _, number, head = found[0]
-        session = Incoming(
-            title, self.engine.counter_named(head.counter), self.engine,
-            line=line, stand_ins=self.stand_ins, begun=head.next_seq,
-        )  # fmt: skip
-        session.number = number
+            at = free or replace(title, session=found[0].name)
+        self.parts[origin, title.created_ms] = place_of(at)
+        self.origins[place_of(at)] = origin
+        if found:
+            _, number, head = found[0]
+            session = Incoming(
+                at, self.engine.counter_named(head.counter), self.engine,
+                line=line, stand_ins=self.stand_ins, begun=head.next_seq,
+            )  # fmt: skip
+            session.number = number
+        else:
+            counter = self.options.counter or self.engine.counter_named(title.counter)
+            session = Incoming(at, counter, self.engine, line=line, stand_ins=self.stand_ins)
+        session.part = (title, origin)
         return session
 
-    def _finds_part(self, found: list[_StoredPart], title: Title) -> bool:
+    def _finds_part(
+        self, found: list[_StoredPart], origin: Place, tried: frozenset[Place], title: Title
+    ) -> bool:
         """Return True if the session of the title's name is made of its parts; add it to a list."""
+        if place_of(title) in tried:
+            return False
 
         def look(txn: ReadTxn) -> _StoredPart | None:
             head = _head_of(txn, title)
@@ -522,13 +548,30 @@ class _Import:
             if head is None or scope is None or session is None:
                 return None
             marks = read_terms(txn, session_terms(scope, session)).marks
-            is_of_it = ARCHIVED in marks and head.created_ms == title.created_ms
+            is_of_it = marks.get(ARCHIVED) == _digest_of(origin, head.created_ms)
+            is_of_it = is_of_it and head.created_ms == title.created_ms
             return _StoredPart(title.session, (scope, session), head) if is_of_it else None
 
         stored = self.engine.store.read(look)
         if stored is not None:
             found.append(stored)
         return stored is not None
+
+    def _take_elsewhere(self, session: Incoming, found: Mapping[str, Any]) -> None:
+        """Give a part that another session has otherwise to the next one, with all its lines."""
+        assert session.part is not None  # noqa: S101 - nothing else is compared
+        lines, tried = [*session.compared, found], {place_of(session.title)}
+        while True:
+            self.session = self._continued(*session.part, session.line, frozenset(tried))
+            if self.session is None:
+                return
+            try:
+                for each in lines:
+                    self.session.take(each)
+            except PartDiffers:
+                tried.add(place_of(self.session.title))
+            else:
+                return
 
     def _need_no_rules(self) -> None:
         """Refuse options for conversations: an exported session is self-contained."""
@@ -888,14 +931,24 @@ class _Import:
                     write_arrived(draft, checkpoint, states=states)
                 session.state.write(txn, draft.log.place)
                 if title.part and not session.begun:
-                    write_terms(txn, session_terms(*draft.log.place), Terms(marks={ARCHIVED: 1}))
-                draft.head.revision = max(title.revision, draft.head.revision * bool(session.begun))
+                    assert session.part is not None  # noqa: S101 - ``_continued`` made it
+                    mark = {ARCHIVED: _digest_of(session.part[1], title.created_ms)}
+                    write_terms(txn, session_terms(*draft.log.place), Terms(marks=mark))
+                behind = draft.head.revision + 1 if session.begun else 0
+                draft.head.revision = max(title.revision, behind)
                 draft.head.flags &= ~FLAG_UNFINISHED
             # Until the last commit the time shows other imports that this one is alive.
             now_ms = title.updated_ms if part.is_last else self.engine.now_ms()
             draft.finish(now_ms=now_ms, revised=not part.is_last)
             if part.is_last and session.number is not None and not session.begun:
                 names.rename_session(txn, session.number[0], session.growing_name, title.session)
+
+    def _need_unmoved(self, txn: Txn, draft: SessionTxn, session: Incoming) -> None:
+        """Refuse to go on behind items that somebody else appended, or against a lease."""
+        lease = read_lease(txn, *draft.log.place) if draft.head.leased else None
+        is_held = lease is not None and lease.is_held(self.engine.now_ms())
+        if is_held or draft.head.next_seq != session.next_seq:
+            raise _Lost([session], "it is leased, or was written to; import again")
 
     def _draft(self, txn: Txn, part: _Part, scope: int) -> SessionTxn:
         """Return the session's draft; its first part creates the session."""
@@ -904,8 +957,8 @@ class _Import:
             draft = self.engine.drafts.open(txn, *session.number)
             if draft is None:
                 raise _Lost([session], "it was deleted while it was imported; import again")
-            if session.begun and (draft.head.next_seq != session.next_seq or draft.head.leased):
-                raise _Lost([session], "it is leased, or was written to; import again")
+            if session.begun:
+                self._need_unmoved(txn, draft, session)
             return draft
         name = title.session
         head = Head(policy=title.policy, counter=session.counter.id, now_ms=title.created_ms)
@@ -920,6 +973,12 @@ class _Import:
 
         txn.on_commit(settle)
         return draft
+
+
+def _digest_of(origin: Place, created_ms: int) -> int:
+    """Return a number that stands for a session in the file that it comes from."""
+    told = "\0".join((*origin, str(created_ms))).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(told, digest_size=6).digest(), "big") + 1
 
 
 def _runs(entries: Iterable[LoadedItem]) -> Iterator[list[LoadedItem]]:

@@ -846,8 +846,9 @@ def remove_beginning(
             return None
         kept = [*_again(run, draft, 0, pins), *_again(run, draft, cut, draft.count)]
         try:
+            following = history.seq_at(cut) if cut < history.count else head.next_seq
             left = renew(txn, address, draft, kept)
-            _note_removed(txn, scope, title[2], len(seqs))
+            _note_removed(txn, scope, title[2], following - (pins + 1))
             return left
         except BaseException:
             txn.spoil()
@@ -859,7 +860,7 @@ def remove_beginning(
 
 
 def _note_removed(txn: Txn, scope: int, name: str, count: int) -> None:
-    """Count the removed items, so that those of the next archive are told to follow them."""
+    """Note by how many seqs the rest moved, so that the next archive's items follow these."""
     session = names.session_of(txn, scope, name)
     if session is not None:
         key = session_terms(scope, session)

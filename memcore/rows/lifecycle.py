@@ -384,9 +384,9 @@ class Terms:
     checkpoints: dict[int, int] = field(default_factory=dict)
     """Expiry of its checkpoints, by number."""
     marks: dict[str, int] = field(default_factory=dict)
-    """Seq up to which all items have been handled, by rule; under ``REMOVED``, the number of items
-    that were removed from the beginning of the session, whose others then got other seqs; under
-    ``ARCHIVED``, 1 if it is made of parts of an archive, so that an import may add further ones."""
+    """Seq up to which all items have been handled, by rule; under ``REMOVED``, the number of seqs
+    that the items lost when the beginning of the session was removed; under ``ARCHIVED``, a digest
+    of the session of whose parts it is made, so that an import may add further ones."""
 
     @property
     def due_ms(self) -> int | None:

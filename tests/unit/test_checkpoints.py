@@ -557,7 +557,7 @@ def test_checkpoints_are_exported_with_the_items_that_they_refer_to(
     branched.checkpoint("six", meta={"b": 2})
     plain = round_trip(db, open_db, tmp_path).session("chat")
     assert [found.name for found in plain.checkpoints()] == ["three", "five", "six"]
-    six = plain.checkpoints()[-1]
+    *_, six = plain.checkpoints()
     assert (six.seq, six.items, six.view, six.meta, six.revision) == (24, 21, 1, {"b": 2}, 6)
 
 

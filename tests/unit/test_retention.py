@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -966,6 +967,93 @@ def test_parts_of_an_archive_never_go_behind_another_session(tmp_path, action):
         db.session("s").undo(2)
         assert "is another one" in db.import_(lines).failures[-1]
         assert len(texts(db.session("s"))) == len(said) - 3
+
+
+def test_parts_behind_undone_items_lose_nothing(tmp_path):
+    archive, live = tmp_path / "archive.jsonl", tmp_path / "a.memcore"
+    with memcore.open(live, durability="none", allow_unsafe=True) as db:
+        session = db.session("s")
+        session.extend([user("same")] * 2)
+        session.append(user("undone"))
+        session.rewind(2)
+        session.extend([user("same")] * 8)
+        for keep in (7, 3):
+            db.retention.set([{"what": "items", "keep_last": keep, "action": "remove"}])
+            assert db.sweep(archive=archive).items_removed
+    for _ in range(2):
+        done, found = _imported(tmp_path / "new.memcore", archive)
+        assert (done.failures, found) == ([], {"s": ["same"] * 7})
+
+
+def test_parts_of_several_rules_are_all_imported(tmp_path):
+    archive, live = tmp_path / "archive.jsonl", tmp_path / "a.memcore"
+    said = [f"{n} {LONG}" for n in range(10)]
+    with memcore.open(live, durability="none", allow_unsafe=True) as db:
+        db.session("s").extend([user(text) for text in said])
+        db.retention.set([{"what": "items", "keep_last": 6}])
+        db.sweep(archive=archive)
+        db.retention.set([{"what": "items", "keep_last": 3, "action": "remove"}])
+        db.sweep(archive=archive)
+    done, found = _imported(tmp_path / "new.memcore", archive)
+    assert "--on-conflict rename" in done.failures[0]
+    assert found == {"s": said[:4]}
+    for items in (7, 0):
+        done, found = _imported(tmp_path / "new.memcore", archive, on_conflict="rename")
+        assert (done.failures, done.items) == ([], items)
+        assert found == {"s": said[:4], "s (2)": ["[expired]"] * 4 + said[4:7]}
+
+
+def test_parts_are_compared_as_they_are_stored(tmp_path):
+    archive = tmp_path / "archive.jsonl"
+    with memcore.open(tmp_path / "a.memcore", durability="none", allow_unsafe=True) as db:
+        db.retention.set([{"what": "items", "keep_last": 2}])
+        for first in (0, 5):
+            db.session("s").extend([user(f"{n} joe@corp.example {LONG}") for n in range(first, 8)])
+            db.sweep(archive=archive)
+    lines = archive.read_bytes().splitlines(keepends=True)
+    with memcore.open(tmp_path / "new.memcore", redact="default") as db:
+        for _ in range(2):
+            assert db.import_(lines).failures == []
+        assert len(texts(db.session("s"))) == 9
+        assert not any("joe@" in text for text in texts(db.session("s")))
+
+
+def test_parts_move_the_revision_and_wait_for_no_lease_that_is_over(tmp_path):
+    first, second = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    said = _archived(tmp_path / "a.memcore", first, "expire", rounds=1)
+    with memcore.open(tmp_path / "a.memcore", durability="none", allow_unsafe=True) as db:
+        db.session("s").extend([user("x"), user("y")])
+        db.sweep(archive=second)
+    _imported(tmp_path / "new.memcore", first)
+    lines = second.read_bytes().splitlines(keepends=True)
+    with memcore.open(tmp_path / "new.memcore") as db:
+        session = db.session("s")
+        seen = session.revision
+        held = session.lease("one", ttl_seconds=60)
+        assert "leased" in db.import_(lines).failures[0]
+        held.renew(0.001)
+        while time.time() < held.expires_at:
+            continue
+        assert db.import_(lines).failures == []
+        assert texts(session) == said
+        held.release()
+        with pytest.raises(memcore.RevisionConflict):
+            session.append(user("late"), expected_revision=seen)
+
+
+def test_parts_of_two_users_are_not_mixed_by_a_new_name(tmp_path):
+    archive = tmp_path / "archive.jsonl"
+    said = _archived(tmp_path / "a.memcore", archive, "expire", rounds=2)
+    lines = [json.loads(line) for line in archive.read_bytes().splitlines()]
+    at = next(n for n, line in enumerate(lines[1:], 1) if "memcore" in line)
+    lines[at]["user"] = "bob"
+    with memcore.open(tmp_path / "new.memcore") as db:
+        done = db.import_(
+            [json.dumps(line).encode() + b"\n" for line in lines],
+            rename=lambda title: replace(title, user="all"),
+        )
+        assert "is another one" in done.failures[0]
+        assert texts(db.session("s", user="all")) == said[:3]
 
 
 def test_an_unfinished_line_of_an_archive_takes_nothing_along(tmp_path):

@@ -241,21 +241,14 @@ begin
   return 0;
 end $$;
 """,
-    "numbers_2": """
--- Take the next numbers of a counter, and return the last one of them. It has its maker's rights:
--- counters are everybody's, and nobody else may set one back.
-create or replace function {schema}.numbers_2(counter_ bytea, count_ bigint)
-returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare last_ bigint;
-begin
-  if length(counter_) <> 2 or get_byte(counter_, 0) <> 1 or count_ not between 1 and 1000000 then
-    raise exception 'no counter, or too many numbers at once';
-  end if;
-  insert into {schema}.parts as t values (counter_, count_)
-    on conflict (p) do update set version = t.version + excluded.version
-    returning version into last_;
-  return last_;
-end $$;
+    "numbers_1": """
+-- Take the next numbers of a counter, and return the last one of them.
+create or replace function {schema}.numbers_1(counter_ bytea, count_ bigint)
+returns bigint language sql as $$
+  insert into {schema}.parts values (counter_, count_)
+    on conflict (p) do update set version = {schema}.parts.version + excluded.version
+    returning version
+$$;
 """,
 }
 """By name. A function whose meaning changes gets a new number in its name, and the old one stays
@@ -285,7 +278,7 @@ where n.nspname = %s
 FINISH: Final = "update {schema}.store set version = %s"
 IS_FILLING: Final = "select 1 from {schema}.store where version = 0 for update"
 FILL_STORE: Final = "update {schema}.store set secret = %s where version = 0"
-NUMBERS: Final = "select {schema}.numbers_2(%b, %b)"
+NUMBERS: Final = "select {schema}.numbers_1(%b, %b)"
 VERSIONS: Final = "select p, version from {schema}.parts where p = any(%b::bytea[])"
 FLUSH: Final = """
 select set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'memcore', '')

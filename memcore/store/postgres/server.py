@@ -654,7 +654,7 @@ _CONNECTION: Final = {
 }
 """Options of a connection where the address has none: seconds, milliseconds."""
 
-LOCK_SCHEMA: Final = "select pg_advisory_xact_lock(hashtext(%s))"
+_LOCK_SCHEMA: Final = "select pg_advisory_xact_lock(hashtext(%s))"
 """Two processes that create its parts at once: the second waits, and finds them made."""
 _SCHEMA_DEFAULT: Final = "memcore"
 SCHEMA_BYTES_MAX: Final = 63
@@ -700,9 +700,9 @@ class Server:
         self.trips = 0
         self.life = 0
         """Number of times that the cache was begun anew."""
-        self._clock_us = 0
-        """The server's clock at ``_clock_read_us`` of this machine's."""
-        self._clock_read_us = self._clock_asked_us = 0
+        self._clock_ahead_us = 0
+        """The server's clock without this machine's ``_boot_us``: one number, never torn."""
+        self._clock_asked_us = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -831,7 +831,7 @@ class Server:
     ) -> None:
         """Create the tables and functions, unless another process was faster."""
         with connection.transaction():
-            connection.execute(LOCK_SCHEMA, (self.name,))
+            connection.execute(_LOCK_SCHEMA, (self.name,))
             if self.is_there(connection):
                 return
             connection.execute(
@@ -853,7 +853,7 @@ class Server:
             return
         try:
             with connection.transaction():
-                connection.execute(LOCK_SCHEMA, (self.name,))
+                connection.execute(_LOCK_SCHEMA, (self.name,))
                 for text in self._missing(connection):  # another process may have been faster
                     connection.execute(self.sql(text))
         except (pg.InsufficientPrivilege, pg.ReadOnlySqlTransaction) as error:
@@ -1066,8 +1066,8 @@ class Server:
 
     def set_clock(self, server_ms: int) -> None:
         """Note what the server's clock says now."""
-        self._clock_us = server_ms * 1_000
-        self._clock_read_us = self._clock_asked_us = _boot_us()
+        now_us = _boot_us()
+        self._clock_ahead_us, self._clock_asked_us = server_ms * 1_000 - now_us, now_us
 
     def now_us(self) -> int:
         """Return the time by the server's clock, by which workers on different machines agree."""
@@ -1076,7 +1076,7 @@ class Server:
             self._clock_asked_us = _boot_us()  # the next call does not wait, if this one fails
             with suppress(psycopg.Error, PoolTimeout), self.connection() as connection:
                 self.set_clock(self.ask(connection, query, ())[0][0])
-        return self._clock_us + _boot_us() - self._clock_read_us
+        return self._clock_ahead_us + _boot_us()
 
 
 def _boot_us() -> int:
