@@ -397,8 +397,16 @@ class Settler:
     # --- which ------------------------------------------------------------------------------------
 
     def _is_meant(self, txn: ReadTxn, rule: RetentionRule, row: StoredRow) -> bool:
-        """Return True if a row is of the rule's kinds, types and tools."""
-        kind = ItemKind(row[3][0])
+        """Return True if a row is of the rule's kinds, types and tools.
+
+        Raises:
+            CorruptValueError: it is of no kind.
+        """
+        number = split_body(row[3])[0]
+        if number >= len(ItemKind):
+            msg = f"item {row[1]} is of an unknown kind, {number}; run 'memcore check'"
+            raise CorruptValueError(msg, key=b"")
+        kind = ItemKind(number)
         if rule.kinds and kind.name.lower() not in rule.kinds:
             return False
         if not rule.types and not rule.tools:
@@ -427,9 +435,10 @@ class Settler:
         """Collect the names of the tools that are called in these rows."""
         for at, owner, lo, hi in spans:
             for row in read_rows(txn, self._scope, owner, position=at, lo=lo, hi=hi):
-                if not isinstance(row, CorruptValueError) and row[3][0] != ItemKind.EVENT:
-                    with suppress(CorruptValueError):  # it names nothing; check() reports it
-                        self._tools_of(opened(txn, self._scope, row)[0])
+                if isinstance(row, CorruptValueError) or row[3][:1] == _EVENT:
+                    continue
+                with suppress(CorruptValueError):  # it names nothing; check() reports it
+                    self._tools_of(opened(txn, self._scope, row)[0])
 
     def _cut(self, txn: ReadTxn, rule: RetentionRule) -> int:
         """Return the seq up to which items exceed the rule's count or size; 0: none does."""
@@ -581,6 +590,7 @@ def pieces(planned: list[Rewriting], *, rows: int, size: int) -> Iterator[list[R
 
 # --- Expiry of one session's items: planned, archived, and rewritten piece by piece ---------------
 
+_EVENT: Final = bytes((ItemKind.EVENT,))
 _PLAN_ITEMS: Final = 2048
 """Items archived together."""
 _PIECE_ITEMS: Final = 256

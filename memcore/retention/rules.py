@@ -26,7 +26,7 @@ from io import FileIO
 from os import PathLike
 from typing import Any, Final, Protocol, TypeAlias
 
-from memcore.errors import InvalidOptionError, MemcoreError, NotFoundError
+from memcore.errors import CorruptValueError, InvalidOptionError, MemcoreError, NotFoundError
 from memcore.files import open_private
 from memcore.model import ItemKind
 from memcore.options import (
@@ -481,12 +481,18 @@ class SweepRun:
 
     @contextmanager
     def while_alive(self, scope: int) -> Iterator[None]:
-        """Ignore errors in a scope whose user was erased concurrently: the erasure finishes it."""
+        """Ignore errors in a scope whose user was erased concurrently: the erasure finishes it.
+
+        Damage ends the work in the scope, is counted, and holds nobody else up.
+        """
         try:
             yield
-        except MemcoreError:
-            if not self.engine.store.read(lambda txn: is_erased(txn, scope)):
+        except MemcoreError as error:
+            if self.engine.store.read(lambda txn: is_erased(txn, scope)):
+                return
+            if not isinstance(error, CorruptValueError):
                 raise
+            self.report.damaged += 1
 
     def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> bool:
         """Write data about to be deleted to the archive, if there is one, and flush it.

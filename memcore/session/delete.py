@@ -165,6 +165,10 @@ def _clear(seed: bytes, txn: Txn, row: bytes) -> list[bytes]:
     return [] if memory.clear_step(memory.Book(txn, scope, seed))[1] else [row]
 
 
+_SCOPE_BYTES: Final = 9
+"""Kind and scope of a row's key."""
+
+
 def _piece(txn: Txn, row: bytes) -> list[bytes]:
     """Remove the next piece for a ``REMOVAL`` row; return the rows to continue with.
 
@@ -178,6 +182,8 @@ def _piece(txn: Txn, row: bytes) -> list[bytes]:
         return []  # already done by someone else
     open_value(row, value)
     prefix = keys.split_removal_row(row)
+    if len(row) <= _SCOPE_BYTES:  # what it stands for is cut off
+        raise keys.malformed(row)
     scope, slot = keys.split_scoped(prefix)
     if prefix[0] in (Kind.THREAD, Kind.CHUNK):
         return graph.remove_piece(txn, row)

@@ -178,10 +178,12 @@ def _is_fresh(txn: ReadTxn, planned: Rewriting) -> bool:
 
 def family_of(txn: ReadTxn, scope: int, session: int) -> list[int]:
     """Return a session and all of its forks, direct or not."""
-    found = [session]
+    found, seen = [session], {session}
     for each in found:
         rows = keys.session_rows(scope, each, Row.CHILD)
-        found += [keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))]
+        forks = {keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))} - seen
+        found += sorted(forks)
+        seen |= forks  # damaged rows may lead in a circle
     return found
 
 

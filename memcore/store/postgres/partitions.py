@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
-from memcore.codec.keys import Care, Counter, Kind, Row, after
+from memcore.codec.keys import Care, Counter, Kind, Row, after, malformed
 from memcore.limits import KEY_BYTES_MAX
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "needs_barrier",
     "partition_of",
     "partition_of_range",
+    "partition_of_row",
 ]
 
 _BY_OBJECT: Final = frozenset((Kind.SESSION, Kind.THREAD, Kind.CHUNK, Kind.KV))
@@ -65,6 +66,18 @@ def partition_of(key: bytes) -> bytes:
         size = _CARE_BYTES
     found = bytes((Kind.BLOB,)) + key[1:size] if kind in _BY_BLOBS else key[:size]
     return found if len(key) >= size else b""
+
+
+def partition_of_row(key: bytes) -> bytes:
+    """Return the partition of a row's key.
+
+    Raises:
+        CorruptValueError: the key is too short for one of its kind.
+    """
+    found = partition_of(key)
+    if not found:
+        raise malformed(key)
+    return found
 
 
 def partition_of_range(start: bytes, stop: bytes) -> bytes:

@@ -46,6 +46,7 @@ from memcore.store.postgres.partitions import (
     is_counter,
     partition_of,
     partition_of_range,
+    partition_of_row,
 )
 from memcore.store.postgres.schema import bigints, bools, byteas
 
@@ -261,7 +262,7 @@ class CachedReader:
         """Return the value of a key, or None."""
         if is_counter(key):
             return self._server.last_number(key, self._connection)
-        name = partition_of(key)
+        name = partition_of_row(key)
         is_known, value = self.peek(key)
         while not is_known:  # another thread may drop what was fetched before it is looked up
             self._fetch(name, [key])
@@ -273,7 +274,7 @@ class CachedReader:
 
         A trip brings both if nothing is known of the partition.
         """
-        name = partition_of(key)
+        name = partition_of_row(key)
         part = self.partition(name, (key,))
         with self._server.lock:
             found = part.get(key)
@@ -325,7 +326,7 @@ class CachedReader:
         server, missing = self._server, []
         for key in keys:
             with server.lock:
-                part = server.cached(partition_of(key))
+                part = server.cached(partition_of_row(key))
                 if part is None or not part.get(key)[0]:
                     missing.append(key)
         if missing:

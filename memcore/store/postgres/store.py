@@ -48,7 +48,7 @@ from memcore.store.commit import CommitQueue, WriterNeeded, copy_of, stored_alon
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.interface import Notifier, ReadTxn, Txn
 from memcore.store.postgres import schema
-from memcore.store.postgres.partitions import is_rarely_written, needs_barrier, partition_of
+from memcore.store.postgres.partitions import is_rarely_written, needs_barrier, partition_of_row
 from memcore.store.postgres.schema import bigints, byteas
 from memcore.store.postgres.server import (
     ALONE,
@@ -255,7 +255,7 @@ class PostgresLeader(BatchRunner):
             with self._transaction(raw) as txn:
                 if self._run_calls(txn, batch, None):
                     versions = CachedReader(server)
-                    names = sorted({partition_of(key) for key in raw.writes})
+                    names = sorted({partition_of_row(key) for key in raw.writes})
                     found = server.versions(names, connection)
                     versions.used = {name: found.get(name, 0) for name in names}
                     self._end(txn, batch, raw, versions, connection)
@@ -391,7 +391,7 @@ class PostgresLeader(BatchRunner):
         lost = self._send(values, held, life)
         there = [key for key, version in lost if version < 0]
         if there:  # they were supposed to be absent
-            self._server.fetch(None, list({*map(partition_of, there)}), there, [], held)
+            self._server.fetch(None, list({*map(partition_of_row, there)}), there, [], held)
             raise Conflict([])
         if lost:
             self._server.drop([name for name, _ in lost], dict(lost))
@@ -548,7 +548,7 @@ def _kind(name: bytes, writes: dict[bytes, Any]) -> bytes:
 def _by_partition(rows: dict[bytes, bytes | None]) -> dict[bytes, dict[bytes, bytes | None]]:
     found: dict[bytes, dict[bytes, bytes | None]] = {}
     for key, value in rows.items():
-        found.setdefault(partition_of(key), {})[key] = value
+        found.setdefault(partition_of_row(key), {})[key] = value
     return found
 
 
