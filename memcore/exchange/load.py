@@ -506,7 +506,12 @@ class _Import:
 
         A session that an earlier import made of its parts has those that were before this one, or
         this one, too: what both have is compared. Not those that were ``tried``.
+
+        Raises:
+            InvalidItemError: more than items would follow.
         """
+        if title.views or title.checkpoints or title.state:
+            refuse("part: expected the title of items alone, got one with views or a state")
         found: list[_StoredPart] = []
         known = self.parts.get((origin, title.created_ms))
         if known is not None and known not in tried:
