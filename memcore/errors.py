@@ -375,10 +375,6 @@ class SummarizerError(CallerError):
         self.reason = reason
 
 
-class NestedCallError(CallerError):
-    """A call was made inside a transaction, a read or a callback, whose end it would wait for."""
-
-
 class ExtractorError(CallerError):
     """The answer of a model holds no memories, or not in the form that was asked for.
 
@@ -464,3 +460,10 @@ class OutcomeUnknownError(StorageError):
 
 class InternalError(MemcoreError):
     """A bug in memcore; please report it with the traceback."""
+
+
+class NestedCallError(CallerError, InternalError):
+    """A call was made inside a transaction, a read or a callback, whose end it would wait for.
+
+    An InternalError, too: earlier versions raised that.
+    """
