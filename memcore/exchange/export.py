@@ -184,6 +184,7 @@ def export_sessions(
     form: str,
     undone: bool,
     left_out: Callable[[str], None] | None,
+    every_checkpoint: bool = True,
 ) -> Iterator[bytes]:
     """Yield sessions in one of ``FORMATS`` as chunks of bytes, with a newline after each object.
 
@@ -200,7 +201,11 @@ def export_sessions(
     for place in places:
         source = engine.store.read(
             lambda txn, place=place: _Source.read(  # type: ignore[misc]
-                txn, place, parents, undone=undone, every_checkpoint=form == "jsonl"
+                txn,
+                place,
+                parents,
+                undone=undone,
+                every_checkpoint=every_checkpoint and form == "jsonl",
             )
         )
         if source is None:
@@ -614,8 +619,9 @@ class Archiving:
             f"deleted-{session}",
         )
         title = Title.begins((app, user, name), head, items=len(seqs), views=0)
-        if seqs:  # an import stores a stand-in for every seq without a line
-            # Of a session that lost its beginning, the seqs count what was removed.
+        if seqs:
+            # An import stores a stand-in for every seq without a line, and joins the parts of a
+            # session: of one that lost its beginning, the seqs go on as if it were there.
             removed = read_terms(txn, session_terms(scope, session)).marks.get(REMOVED, 0)
             title = replace(title, next_seq=removed + seqs[-1] + 1, part=removed + seqs[0])
         return title.line() + b"\n"

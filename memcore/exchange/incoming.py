@@ -149,8 +149,6 @@ class Incoming:
         self.begun = self.next_seq = begun
         """Next seq of the stored session when the next of its items is stored; 0: it is new."""
         self._following = begun or 1
-        self._last_known = 0
-        """Seq of the last item that was stored before."""
         self.compared: list[Mapping[str, Any]] = []
         """Lines of items that were stored before."""
         self._stand_ins = stand_ins
@@ -239,8 +237,8 @@ class Incoming:
     def _take_item(self, found: Mapping[str, Any]) -> None:
         said = checked_fields("item", found)
         seq, undone = said["seq"], said["undone"]
-        if self._last_known < seq < self.begun:
-            self._last_known = seq
+        last = self.compared[-1]["seq"] if self.compared else 0
+        if last < seq < self.begun:
             self._need_same(seq, found, said)
             self.compared.append(found)
             return
@@ -452,10 +450,11 @@ class StoredTwin:
         title: Title,
         lines: Iterator[bytes],
         *,
-        undone: bool,
+        kept: tuple[bool, bool],
         counter: TokenCounter,
         any_update: bool,
     ) -> None:
+        """``kept``: whether all undone items, and those of every checkpoint, are compared."""
         self.place = place_of(title)
         self.wanted = title
         """Title of the arriving session, under the name that it would have were none stored."""
@@ -463,7 +462,7 @@ class StoredTwin:
         """Name of the arriving session in the file."""
         self._engine = engine
         self._title = title
-        self._undone = undone
+        self._kept = kept
         self._any_update = any_update
         self._lines = lines
         self._agreeing = 0
@@ -480,12 +479,10 @@ class StoredTwin:
         cls, engine: Engine, title: Title, counter: TokenCounter, *, any_update: bool
     ) -> StoredTwin | None:
         """Return the stored session of the name; None if it has another title."""
-        for undone in (False, True):
-            lines = _after_title(engine, title, undone=undone, any_update=any_update)
+        for kept in ((False, True), (False, False), (True, True)):  # the second as it once was
+            lines = _after_title(engine, title, kept=kept, any_update=any_update)
             if lines is not None:
-                return cls(
-                    engine, title, lines, undone=undone, counter=counter, any_update=any_update
-                )
+                return cls(engine, title, lines, kept=kept, counter=counter, any_update=any_update)
         return None
 
     def agrees(self, session: Incoming, found: Any, size: int) -> bool:
@@ -527,7 +524,7 @@ class StoredTwin:
             yield from self._given
             return
         lines = _after_title(
-            self._engine, self._title, undone=self._undone, any_update=self._any_update
+            self._engine, self._title, kept=self._kept, any_update=self._any_update
         )
         if lines is None:
             refuse("a session of this name was changed meanwhile; import again")
@@ -536,17 +533,17 @@ class StoredTwin:
 
 
 def _after_title(
-    engine: Engine, title: Title, *, undone: bool, any_update: bool
+    engine: Engine, title: Title, *, kept: tuple[bool, bool], any_update: bool
 ) -> Iterator[bytes] | None:
     """Return the lines of the stored session of the name; None if its title is another one.
 
     Args:
         engine: where it is stored.
         title: the title that is looked for.
-        undone: with the items that were undone.
+        kept: with all items that were undone, and with those of every checkpoint.
         any_update: the time of the last change does not count, which a fork renews, too.
     """
-    lines = _stored_lines(engine, title, undone=undone)
+    lines = _stored_lines(engine, title, kept)
     first = next(lines, None)
     if first is None:
         return None
@@ -558,10 +555,13 @@ def _after_title(
     return lines if said == title else None
 
 
-def _stored_lines(engine: Engine, title: Title, *, undone: bool) -> Iterator[bytes]:
-    place = place_of(title)
+def _stored_lines(engine: Engine, title: Title, kept: tuple[bool, bool]) -> Iterator[bytes]:
+    undone, every_checkpoint = kept
     try:
-        yield from export_sessions(engine, [place], form="jsonl", undone=undone, left_out=None)
+        yield from export_sessions(
+            engine, [place_of(title)], form="jsonl",
+            undone=undone, left_out=None, every_checkpoint=every_checkpoint,
+        )  # fmt: skip
     except CorruptValueError as exc:
         msg = f"the stored session {title.session!r} cannot be compared, it is damaged: {exc}"
         raise InvalidItemError(msg) from exc

@@ -553,8 +553,7 @@ class _Import:
             if head is None or scope is None or session is None:
                 return None
             marks = read_terms(txn, session_terms(scope, session)).marks
-            is_of_it = marks.get(ARCHIVED) == _digest_of(origin, head.created_ms)
-            is_of_it = is_of_it and head.created_ms == title.created_ms
+            is_of_it = marks.get(ARCHIVED) == _digest_of(origin, title.created_ms)
             return _StoredPart(title.session, (scope, session), head) if is_of_it else None
 
         stored = self.engine.store.read(look)

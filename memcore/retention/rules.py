@@ -481,27 +481,43 @@ class SweepRun:
 
     @contextmanager
     def while_alive(self, scope: int) -> Iterator[None]:
-        """Ignore errors in a scope whose user was erased concurrently: the erasure finishes it.
-
-        Damage ends the work in the scope, is counted, and holds nobody else up.
-        """
+        """Ignore errors in a scope whose user was erased concurrently: the erasure finishes it."""
         try:
             yield
-        except MemcoreError as error:
-            if self.engine.store.read(lambda txn: is_erased(txn, scope)):
-                return
-            if not isinstance(error, CorruptValueError):
+        except MemcoreError:
+            if not self.engine.store.read(lambda txn: is_erased(txn, scope)):
                 raise
+
+    @contextmanager
+    def apart(self, scope: int) -> Iterator[None]:
+        """Work in a scope ``while_alive``; damage ends it, is counted, and holds nobody else up."""
+        try:
+            with self.while_alive(scope):
+                yield
+        except CorruptValueError:
             self.report.damaged += 1
 
     def archive(self, lines: Callable[[Exporter], Iterable[bytes]]) -> bool:
         """Write data about to be deleted to the archive, if there is one, and flush it.
 
-        False if another sweep, or its user, removed some of it in the meantime.
+        False if another sweep, or its user, removed some of it in the meantime: nothing may be
+        deleted then. Errors of the archive itself are raised, whatever they are.
         """
         if self.write is not None and self.exporter is not None and not self.dry:
             try:
-                self.report.archived += self.write(lines(self.exporter))
-            except NotFoundError:
+                self.report.archived += self.write(_still_there(lines(self.exporter)))
+            except _RemovedError:
                 return False
         return True
+
+
+class _RemovedError(Exception):
+    """What was to be archived was removed while it was read."""
+
+
+def _still_there(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines; raise _RemovedError where reading one, not writing one, finds nothing."""
+    try:
+        yield from lines
+    except NotFoundError as exc:
+        raise _RemovedError from exc

@@ -84,7 +84,8 @@ def expire_fields(run: SweepRun, key: bytes, place: tuple[int, int]) -> None:
             run.report.fields += len(due.fields)
             run.report.checkpoints += len(due.checkpoints)
             return
-        run.archive(lambda exporter, due=due: exporter.fields(*place, due.fields))  # type: ignore[misc]
+        if not run.archive(lambda exporter, due=due: exporter.fields(*place, due.fields)):  # type: ignore[misc]
+            return
         done = run.engine.store.transact(
             lambda txn, due=due: _remove(txn, run, key, place, due),  # type: ignore[misc]
             makes_room=True,
@@ -246,7 +247,7 @@ def keep_scope(run: SweepRun, scope: int, terms: Terms) -> None:
         if not run.left:
             return
         if store.read(lambda txn, number=number: _follows(txn, run, scope_terms(number))):  # type: ignore[misc]
-            with run.while_alive(number):
+            with run.apart(number):
                 _sweep_audit(run, number, 0, rules)
                 _keep_sessions(run, number, rules)
                 keep_threads(run, number, rules)
@@ -484,8 +485,7 @@ def _sweep_entries(run: SweepRun, rows: list[bytes]) -> None:
         run.report.bytes += sum(len(value) for _, value in found)
         return
     if run.write is not None and free:
-        going = store.read(lambda txn: [key for key, _ in _entries(txn, free)])
-        run.archive(lambda exporter: _lines(run, exporter, going))
+        free = _archived(run, free)
     while free:
         gone, size, free, leaving = store.transact(
             lambda txn, free=free: _expire_entries(txn, run, free),  # type: ignore[misc]
@@ -496,11 +496,27 @@ def _sweep_entries(run: SweepRun, rows: list[bytes]) -> None:
         run.report.bytes += size
 
 
-def _lines(run: SweepRun, exporter: Exporter, going: list[bytes]) -> Iterator[bytes]:
+def _archived(run: SweepRun, rows: list[bytes]) -> list[bytes]:
+    """Archive entries; return the index rows of those that may go: what cannot be read stays."""
+    going = run.engine.store.read(lambda txn: [key for key, _ in _entries(txn, rows)])
+    damaged: set[bytes] = set()
+    if not run.archive(lambda exporter: _lines(run, exporter, going, damaged)):
+        return []
+    run.report.damaged += len(damaged)
+    return [row for row in rows if keys.split_expiry_row(row)[1] not in damaged]
+
+
+def _lines(
+    run: SweepRun, exporter: Exporter, going: list[bytes], damaged: set[bytes]
+) -> Iterator[bytes]:
+    """Yield the lines of entries; add those that cannot be read to ``damaged``."""
     for key in going:
         line = b""
-        with run.while_alive(keys.split_scoped(key)[0]):
-            line = exporter.entry(key)
+        try:
+            with run.while_alive(keys.split_scoped(key)[0]):
+                line = exporter.entry(key)
+        except CorruptValueError:
+            damaged.add(key)
         yield line
 
 
@@ -561,8 +577,12 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
         run.report.held += held
         run.report.memories += not held
         return
-    if run.write is not None:
-        run.archive(lambda exporter: iter((exporter.memory(key),)))
+    try:
+        if not run.archive(lambda exporter: (exporter.memory(each) for each in (key,))):
+            return
+    except CorruptValueError:
+        run.report.damaged += 1  # a memory that cannot be archived stays
+        return
 
     def closure(txn: Txn) -> bool | None:
         need_alive(txn, scope)
@@ -580,7 +600,7 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
 def _sweep_terms(run: SweepRun, key: bytes) -> None:
     scope = keys.split_scoped(key)[0]
     if not run.engine.store.read(lambda txn: is_erased(txn, scope)):
-        with run.while_alive(scope):
+        with run.apart(scope):
             _sweep_place(run, key)
 
 

@@ -264,7 +264,6 @@ class Fork(Change[None]):
 
     __slots__ = ("at", "expected_revision", "state", "target")
     creates = False
-    revised = False
 
     def __init__(
         self,

@@ -139,6 +139,18 @@ def test_a_checkpoint_that_leads_back_to_undone_items_brings_them_along(db, open
     assert [each["content"] for each in json.loads(lines)["messages"]] == ["0", "1"]
 
 
+def test_an_older_export_without_such_checkpoints_is_still_known(db) -> None:
+    session = db.session("s")
+    session.extend([USER | {"content": f"{n}"} for n in range(4)])
+    session.checkpoint("before refund")
+    session.undo(2)
+    lines = [json.loads(line) for line in exported(db).splitlines()]
+    older = [line for line in lines if not line.get("undone") and "checkpoint" not in line]
+    older[0] |= {"items": 2, "checkpoints": 0}
+    done = db.import_([json.dumps(line).encode() + b"\n" for line in older])
+    assert (done.skipped, done.failures) == (1, [])
+
+
 def test_a_fork_leaves_its_session_as_it_was(db, open_db, path) -> None:
     session = db.session("s")
     session.extend([USER, USER])

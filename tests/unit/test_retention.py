@@ -1056,6 +1056,65 @@ def test_parts_of_two_users_are_not_mixed_by_a_new_name(tmp_path):
         assert texts(db.session("s", user="all")) == said[:3]
 
 
+def test_what_cannot_be_archived_stays(db, clock):
+    for key in "ab":
+        db.scope().kv("n").put(key, key, content=key.encode() * 100_000, ttl_seconds=1)
+    scope, _ = 1, db.session("s").append(user("x"))
+    lost = keys.scoped(Kind.BLOB_CHUNK, scope)
+    rows = db.engine.store.read(lambda txn: list(txn.scan(lost, keys.after(lost))))
+    gone, taken = rows[: len(rows) // 2], []
+    db.engine.store.transact(lambda txn: [txn.delete(key) for key, _ in gone] and None)
+    clock.set(10)
+    report = db.sweep(archive=taken.append)
+    assert (report.entries, report.damaged, report.archived, len(taken)) == (1, 1, 1, 1)
+    assert len(index_rows(db)) == 1
+    db.engine.store.transact(lambda txn: [txn.put(*row) for row in gone] and None)
+    assert db.sweep(archive=taken.append).entries == 1
+    assert len(taken) == 2
+
+
+@pytest.mark.parametrize("what", ["field", "entry", "session", "memory"])
+def test_an_archive_that_raises_any_error_keeps_what_is_due(db, clock, what):
+    session = db.session("s")
+    session.append(user("x"))
+    if what == "field":
+        session.state.put("a", 1)
+        db.retention.expire_field("a", 1, session="s")
+    elif what == "entry":
+        db.scope().kv("n").put("a", 1, ttl_seconds=1)
+    elif what == "memory":
+        db.scope().memory.remember("one", by="operator", expires_at=clock.now + 1)
+    else:
+        db.retention.set([{"what": "sessions", "max_age_seconds": 1}])
+    clock.set(10)
+
+    def fails(line):
+        raise memcore.NotFoundError("the archive's own table is missing")
+
+    before = db.engine.store.read(lambda txn: list(txn.scan(b"\x02", b"\x14")))
+    with pytest.raises(memcore.NotFoundError, match="own table"):
+        db.sweep(archive=fails)
+    assert db.engine.store.read(lambda txn: list(txn.scan(b"\x02", b"\x14"))) == before
+
+
+def test_three_rules_in_turn_are_imported_twice_alike(tmp_path):
+    archive = tmp_path / "archive.jsonl"
+    said = [f"{n} {LONG}" for n in range(24)]
+    with memcore.open(tmp_path / "a.memcore", durability="none", allow_unsafe=True) as db:
+        for first in range(0, 24, 6):
+            for n in range(first, first + 6):
+                db.session("s").append(user(said[n]), envelope={"type": f"x-t{n % 3}"})
+            for kind in range(3):
+                rule = {"what": "items", "keep_last": 0, "types": [f"x-t{kind}"]}
+                db.retention.set([rule])
+                db.sweep(archive=archive)
+    new = tmp_path / "new.memcore"
+    done, found = _imported(new, archive, on_conflict="rename")
+    assert done.failures == []
+    assert sorted(text for texts_ in found.values() for text in texts_) == sorted(said)
+    assert _imported(new, archive, on_conflict="rename")[1] == found
+
+
 def test_an_unfinished_line_of_an_archive_takes_nothing_along(tmp_path):
     archive = tmp_path / "archive.jsonl"
     _filled(tmp_path / "a.memcore", ["a"])
