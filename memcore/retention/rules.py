@@ -512,7 +512,7 @@ class SweepRun:
 
 
 class _RemovedError(Exception):
-    """What was to be archived was removed while it was read."""
+    """Data that was to be archived was removed while it was read."""
 
 
 def _still_there(lines: Iterable[bytes]) -> Iterator[bytes]:
