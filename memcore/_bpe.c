@@ -70,13 +70,17 @@ static inline piece piece_at(const uint8_t *p, size_t n, const uint8_t *end) {
 
 static inline cached *slot_of(bpe_work *w, uint64_t hash) { return &w->cache[hash >> (64 - CACHE_BITS)]; }
 
-/* Its token count if it is cached or a token itself, else 0. */
+/* Its token count if it is cached, else 0. */
+static inline int64_t recall(bpe_work *w, const piece *it) {
+    const cached *slot = slot_of(w, it->hash);
+    int found = slot->lo == it->key.lo && (slot->hi & KEY_MASK) == it->key.hi;
+    return LIKELY(found) ? (int64_t)(slot->hi >> 60) : 0;
+}
+
+/* 1 if it is a token itself, which is cached, else 0. */
 static inline int64_t look_up(bpe_vocab *v, bpe_work *w, const piece *it) {
-    cached *slot = slot_of(w, it->hash);
-    if (LIKELY(slot->lo == it->key.lo && (slot->hi & KEY_MASK) == it->key.hi))
-        return (int64_t)(slot->hi >> 60);
     if (find_key(v, it->key, it->hash) == NONE) return 0;
-    *slot = (cached){it->key.lo, it->key.hi | UINT64_C(1) << 60};
+    *slot_of(w, it->hash) = (cached){it->key.lo, it->key.hi | UINT64_C(1) << 60};
     return 1;
 }
 
@@ -91,53 +95,65 @@ static int64_t count_piece(bpe_vocab *v, bpe_work *w, const uint8_t *p, size_t n
     if (n == 1) return 1;
     if (n > SHORT_BYTES) return tokens_of(v, w, p, n, end, NULL);
     piece it = piece_at(p, n, end);
-    int64_t found = look_up(v, w, &it);
+    int64_t found = recall(w, &it);
+    if (!found) found = look_up(v, w, &it);
     return found ? found : split_short(v, w, &it, end);
 }
 
 #define AHEAD 32
 
-/* Pieces are found AHEAD at a time and their memory is prefetched, so that cache misses, most of
- * the cost on new texts, overlap. */
-int64_t bpe_count_to(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t most) {
-    text t = {v, s + n};
-    piece ahead[AHEAD];
+/* The tokens of pieces that are not cached, whose memory is being fetched. */
+static int64_t count_new(bpe_vocab *v, bpe_work *w, piece *it, int count, const uint8_t *end) {
     int64_t total = 0;
-    while (s < t.end && total <= most) {
-        int count = 0;
-        while (count < AHEAD && s < t.end && total <= most) {
-            const uint8_t *to = next_piece(&t, s);
-            size_t size = (size_t)(to - s);
-            if (size == 1) {
-                total++;
-            } else if (LIKELY(size <= SHORT_BYTES)) {
-                piece found = ahead[count++] = piece_at(s, size, t.end);
-                __builtin_prefetch(slot_of(w, found.hash));
-                __builtin_prefetch(&v->slots[first_slot(v, found.hash)]);
-            } else {
-                int64_t found = tokens_of(v, w, s, size, t.end, NULL);
-                if (UNLIKELY(found < 0)) return found;
-                total += found;
-            }
-            s = to;
-        }
-        for (int i = 0; i < count; i++)
-            __builtin_prefetch(&v->places[v->slots[first_slot(v, ahead[i].hash)] & ID_MASK]);
-        int left = 0;
-        for (int i = 0; i < count; i++) {
-            int64_t found = look_up(v, w, &ahead[i]);
-            total += found;
-            if (LIKELY(found)) continue;
-            fetch_ahead(v, ahead[i].at, ahead[i].key.hi >> 56, t.end);
-            ahead[left++] = ahead[i];
-        }
-        for (int i = 0; i < left; i++) {
-            int64_t found = split_short(v, w, &ahead[i], t.end);
-            if (UNLIKELY(found < 0)) return found;
-            total += found;
-        }
+    for (int i = 0; i < count; i++)
+        __builtin_prefetch(&v->places[v->slots[first_slot(v, it[i].hash)] & ID_MASK]);
+    int left = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t found = look_up(v, w, &it[i]);
+        total += found;
+        if (LIKELY(found)) continue;
+        fetch_ahead(v, it[i].at, it[i].key.hi >> 56, end);
+        it[left++] = it[i];
+    }
+    for (int i = 0; i < left; i++) {
+        int64_t found = split_short(v, w, &it[i], end);
+        if (UNLIKELY(found < 0)) return found;
+        total += found;
     }
     return total;
+}
+
+/* Pieces that are not cached are looked up AHEAD at a time, so that their cache misses, most of the
+ * cost on new texts, overlap. */
+int64_t bpe_count_to(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t most) {
+    text t = text_of(v, s, n);
+    piece ahead[AHEAD];
+    int count = 0;
+    int64_t total = 0;
+    while (s < t.end && total <= most) {
+        const uint8_t *to = next_piece(&t, s);
+        size_t size = (size_t)(to - s);
+        int64_t found = 1;
+        if (LIKELY(size > 1 && size <= SHORT_BYTES)) {
+            piece it = piece_at(s, size, t.end);
+            found = recall(w, &it);
+            if (UNLIKELY(!found)) {
+                __builtin_prefetch(&v->slots[first_slot(v, it.hash)]);
+                ahead[count++] = it;
+                if (count == AHEAD) {
+                    found = count_new(v, w, ahead, count, t.end);
+                    count = 0;
+                }
+            }
+        } else if (size > 1) {
+            found = tokens_of(v, w, s, size, t.end, NULL);
+        }
+        if (UNLIKELY(found < 0)) return found;
+        total += found;
+        s = to;
+    }
+    int64_t found = count_new(v, w, ahead, count, t.end);
+    return UNLIKELY(found < 0) ? found : total + found;
 }
 
 int64_t bpe_count(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n) {
@@ -145,7 +161,7 @@ int64_t bpe_count(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n) {
 }
 
 int64_t bpe_encode(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, uint32_t *ids) {
-    text t = {v, s + n};
+    text t = text_of(v, s, n);
     int64_t total = 0;
     while (s < t.end) {
         const uint8_t *to = next_piece(&t, s);
@@ -203,7 +219,7 @@ static int cut_inside(bpe_vocab *v, bpe_work *w, const uint8_t *s, mark from, si
 
 int bpe_cuts(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t head, int64_t tail,
              bpe_cut *first, bpe_cut *last) {
-    text t = {v, s + n};
+    text t = text_of(v, s, n);
     mark now = {0, 0}, split = {n, -1};
     size_t split_bytes = 0, pieces = 0;
     while (now.at < n) {
@@ -260,7 +276,7 @@ int bpe_cuts(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, int64_t head
 /* --- digits ------------------------------------------------------------------------------------ */
 
 int bpe_measure_text(bpe_vocab *v, bpe_work *w, const uint8_t *s, size_t n, bpe_measure *found) {
-    text t = {v, s + n};
+    text t = text_of(v, s, n);
     *found = (bpe_measure){0, 0, 0};
     while (s < t.end) {
         const uint8_t *to = next_piece(&t, s);

@@ -11,9 +11,17 @@
 #include <emmintrin.h>
 #endif
 
+#define BLOCK_BYTES 63   /* the last of 64 bits stays clear: a run of set bits always ends */
+#define BLOCK_LEAST 32   /* fewer bytes are not worth a look at all of them */
+
+/* A text, and the letters of the 64 bytes at `block` (NULL: nowhere yet): a bit each. */
 typedef struct {
     const bpe_vocab *v;
-    const uint8_t *end;
+    const uint8_t *end, *block;
+    uint64_t upper, lower;
+    uint64_t stops;         /* bytes that may follow a word: ASCII, and no apostrophe (o200k) */
+    unsigned prefixes;      /* classes of ASCII characters that may begin a word before its letters */
+    int folds;              /* a word takes its letters in any case */
 } text;
 
 /* Class of the character at p < end, and its number of bytes. */
@@ -143,31 +151,9 @@ static const uint8_t *punctuation(const text *t, const uint8_t *p, int slash) {
     return to;
 }
 
-#if defined(__SSE2__)
-/* o200k: the end of a word of fewer than 16 ASCII letters at p; p if there is no such word. */
-static inline const uint8_t *ascii_word(const uint8_t *p) {
-    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
-    unsigned upper = in_range(bytes, 'A', 'Z'), lower = in_range(bytes, 'a', 'z');
-    unsigned n = (unsigned)__builtin_ctz(~upper);
-    n += (unsigned)__builtin_ctz(~(lower >> n));
-    return n < 16 && p[n] < 0x80 ? p + n : p;
-}
-#endif
-
 static const uint8_t *next_o200k(const text *t, const uint8_t *p) {
     unsigned n, c = class_at(t, p, &n);
     const uint8_t *to;
-#if defined(__SSE2__)
-    if (LIKELY(t->end - p > 17 && n == 1 && BIT(c) & (LETTER | BIT(OTHER) | BIT(WS)))) {
-        const uint8_t *from = BIT(c) & LETTER ? p : p + 1;
-        to = ascii_word(from);
-        if (LIKELY(to > from)) return UNLIKELY(*to == '\'') ? contraction(t, to) : to;
-        if (LIKELY(BIT(t->v->ascii[*from]) & (BIT(OTHER) | SPACE | BIT(NUM)))) {
-            if ((c == OTHER || *p == ' ') && (to = punctuation(t, p, 1))) return to;
-            return whitespace(t, p, 0);
-        }
-    }
-#endif
     if (BIT(c) & LETTER) return contraction(t, word_o200k(t, p, 0));
     if (c == NUM) return number(t, p);
     if (c != NL) {
@@ -179,32 +165,86 @@ static const uint8_t *next_o200k(const text *t, const uint8_t *p) {
     return whitespace(t, p, 0);
 }
 
-static inline const uint8_t *letters(const text *t, const uint8_t *p) {
-#if defined(__SSE2__)
-    if (LIKELY(t->end - p > 16)) {
-        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
-        unsigned n = (unsigned)__builtin_ctz(~(in_range(bytes, 'A', 'Z') | in_range(bytes, 'a', 'z')));
-        if (LIKELY(n < 16 && p[n] < 0x80)) return p + n;
-    }
-#endif
-    return run_of(t, p, LETTER);
-}
-
 static const uint8_t *next_cl100k(const text *t, const uint8_t *p) {
     unsigned n, c = class_at(t, p, &n);
     const uint8_t *to;
     if (*p == '\'' && (to = contraction(t, p)) > p) return to;
-    if (BIT(c) & LETTER) return letters(t, p);
+    if (BIT(c) & LETTER) return run_of(t, p, LETTER);
     if (c == NUM) return number(t, p);
     if (c != NL) {
-        if ((to = letters(t, p + n)) > p + n) return to;
+        if ((to = run_of(t, p + n, LETTER)) > p + n) return to;
         if ((c == OTHER || c == MARK || *p == ' ') && (to = punctuation(t, p, 0))) return to;
     }
     return whitespace(t, p, 1);
 }
 
-/* The end of the piece that begins at p. */
-static inline const uint8_t *next_piece(const text *t, const uint8_t *p) {
+/* Find the letters of the 64 bytes at p. */
+static inline void look_at(text *t, const uint8_t *p) {
+#if defined(__SSE2__)
+    uint8_t padded[64];
+    const uint8_t *bytes = p;
+    if (UNLIKELY(t->end - p < 64)) {
+        memset(padded, 0, sizeof padded);
+        memcpy(padded, p, (size_t)(t->end - p));
+        bytes = padded;
+    }
+    uint64_t upper = 0, lower = 0, none = 0;
+    __m128i apostrophe = _mm_set1_epi8(t->folds ? (char)0x80 : '\'');
+    for (int i = 0; i < 4; i++) {
+        __m128i part = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * i));
+        upper |= (uint64_t)in_range(part, 'A', 'Z') << 16 * i;
+        lower |= (uint64_t)in_range(part, 'a', 'z') << 16 * i;
+        __m128i stopless = _mm_or_si128(part, _mm_cmpeq_epi8(part, apostrophe));
+        none |= (uint64_t)(unsigned)_mm_movemask_epi8(stopless) << 16 * i;
+    }
+    if (t->folds) {
+        lower |= upper;
+        upper = 0;
+    }
+    t->block = p;
+    t->upper = upper & INT64_MAX;
+    t->lower = lower & INT64_MAX;
+    t->stops = ~none;
+#else
+    (void)t, (void)p;
+#endif
+}
+
+static inline text text_of(const bpe_vocab *v, const uint8_t *s, size_t n) {
+    return (text){v, s + n, NULL, 0, 0, 0, BIT(OTHER) | BIT(WS), v->pattern != BPE_O200K};
+}
+
+/* The end of a word of ASCII letters at p, with what may precede them; NULL if there is none, or if
+ * what follows needs a closer look. */
+static inline const uint8_t *plain_word(text *t, const uint8_t *p) {
+    size_t start = (size_t)((uintptr_t)p - (uintptr_t)t->block);
+    for (;;) {
+        if (LIKELY(start < BLOCK_BYTES)) {
+            uint64_t upper = t->upper >> start, lower = t->lower >> start;
+            unsigned n = 0;
+            if (!((upper | lower) & 1)) {
+                if (!(BIT(t->v->ascii[*p]) & t->prefixes) || (t->folds && *p == '\'')) return NULL;
+                n = 1;
+            }
+            unsigned first = n;
+            n += (unsigned)__builtin_ctzll(~(upper >> n));
+            n += (unsigned)__builtin_ctzll(~(lower >> n));
+            if (LIKELY(start + n < BLOCK_BYTES))
+                return LIKELY(n > first && t->stops >> (start + n) & 1) ? p + n : NULL;
+            if (!start) return NULL;  /* longer than a block */
+        }
+        if (t->end - p < BLOCK_LEAST) return NULL;
+        look_at(t, p);
+        start = 0;
+    }
+}
+
+/* The end of the piece that begins at p < end. */
+static inline const uint8_t *next_piece(text *t, const uint8_t *p) {
+#if defined(__SSE2__)
+    const uint8_t *to = plain_word(t, p);
+    if (LIKELY(to)) return to;
+#endif
     return t->v->pattern == BPE_O200K ? next_o200k(t, p) : next_cl100k(t, p);
 }
 

@@ -631,6 +631,9 @@ cdef class ReserveFields:
         previous commit went through here too: other processes write, and deletions use pages
         before they free any.
         """
+        return self._reserve(raw, txnid, puts)
+
+    cdef bint _reserve(self, object raw, int64_t txnid, dict puts) except -1:
         cdef int64_t runs = 0, inline = 0, crowded, large = 0, cost
         cdef bint is_known = txnid == self._next
         if not is_known:
@@ -721,6 +724,9 @@ cdef class EnvironmentFields:
         Raises:
             WriterNeeded: ``hurried``, and it would have to wait for something first.
         """
+        return self._begin_write(hurried)
+
+    cdef object _begin_write(self, bint hurried):
         cdef object error
         while True:
             try:
@@ -798,6 +804,7 @@ cdef class BatchRunner:
         cdef EnvironmentFields env = self.env
         cdef object raw = None
         cdef RecordingTxn txn = None
+        cdef type cls
         cdef bint wrote = False
         cdef int follows
         if self.poison:
@@ -807,8 +814,10 @@ cdef class BatchRunner:
         if self.batches % CLEAR_BATCHES == CLEAR_BATCHES - 1 and env.raw is not None:
             env.raw.reader_check()  # pages pinned by killed readers must not grow the file forever
         try:
-            raw = env.begin_write(hurried=batch.hurried)
-            txn = self.transaction(raw, env.redo is not None, env.vault, env.audit)
+            raw = env._begin_write(batch.hurried)
+            cls = self.transaction
+            txn = cls.__new__(cls)
+            txn._begin(raw, env.redo is not None, env.vault, env.audit)
             txn.home = env.raw
             self.txn = txn
             follows = self._run_calls(txn, batch, env.redo, &wrote)
@@ -835,7 +844,7 @@ cdef class BatchRunner:
             if raw is not None and (txn is None or txn.raw is not None):
                 raw.abort()
             if txn is not None:
-                txn.drop()
+                txn._drop()
 
     @cython.nonecheck(True)
     cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object redo,
@@ -909,7 +918,7 @@ cdef class BatchRunner:
         if len(batch.calls) == 1 and txn.raw is not None:
             call = batch.calls[0]
             if not call.makes_room:
-                if self.env.reserve.reserve(txn.raw, txn.number, txn.puts):
+                if self.env.reserve._reserve(txn.raw, txn.number, txn.puts):
                     return True
                 measured = True
         return self._has_room(txn, batch, measured=measured)

@@ -840,12 +840,14 @@ cdef int _reserve(void **block, int32_t *room, Py_ssize_t need, size_t width) no
     return 0
 
 
-cdef int _grow(void **block, Py_ssize_t size, size_t width) noexcept nogil:
-    cdef void *grown = realloc(block[0], <size_t>size * width)
-    if grown is NULL:
-        return -1
-    block[0] = grown
-    return 0
+cdef inline uint8_t *_moved(uint8_t **before, uint8_t **now, Py_ssize_t room, Py_ssize_t size,
+                            size_t width) noexcept nogil:
+    """Move the column that ends at ``before`` to end at ``now``; both then point to its start."""
+    before[0] -= <size_t>room * width
+    now[0] -= <size_t>size * width
+    if room:
+        memmove(now[0], before[0], <size_t>room * width)
+    return now[0]
 
 
 cdef inline void _copy(void *target, const void *source, Py_ssize_t n, size_t width) noexcept nogil:
@@ -883,6 +885,7 @@ cdef enum:
     TOKENS_MAX = 0xFFFFFFFF
     OPEN_TOKENS_MAX = 0x7FFFFFFF
     EXPECTED_MAX = 1 << 22
+    COLUMNS_BYTES = 34      # of a position in all columns of a ledger: 2 * 8 + 4 * 4 + 2 * 1
 
 
 @cython.final
@@ -915,17 +918,18 @@ cdef class Ledger:
     cdef int64_t open_tokens
     cdef int64_t stamp, base_stamp          # of this ledger; of the base when this was created
     cdef int32_t base_n, base_calls, base_events
-    # Columns: one element per position; sums has one more.
+    # Columns: one element per position; sums has one more. They share one block, in this order.
     cdef int32_t n, room
-    cdef int32_t *low
     cdef int64_t *sums          # sums[i] = tokens before position i, from sums[0] of the base
-    cdef uint8_t *kinds
-    cdef uint8_t *flags
     # Ascending lists of positions, with the capacity of the columns.
+    cdef Mark *marks            # ascending in both fields
     cdef int32_t *safe
     cdef int32_t *starts        # the safe cuts at which a context may start
     cdef int32_t *events
-    cdef Mark *marks            # ascending in both fields
+    # Columns again.
+    cdef int32_t *low
+    cdef uint8_t *kinds
+    cdef uint8_t *flags
     cdef int32_t n_safe, n_starts, n_events, n_marks
     cdef Calls calls
     cdef Ints opened            # open calls, ascending; an overlay has none
@@ -996,14 +1000,7 @@ cdef class Ledger:
         self.newest = other.newest
 
     def __dealloc__(self):
-        free(self.low)
-        free(self.sums)
-        free(self.kinds)
-        free(self.flags)
-        free(self.safe)
-        free(self.starts)
-        free(self.events)
-        free(self.marks)
+        free(self.sums)     # and all columns behind it
         free(self.calls.at)
         free(self.opened.at)
         free(self.closes.at)
@@ -1016,7 +1013,7 @@ cdef class Ledger:
 
     def __sizeof__(self):
         cdef size_t size = 512
-        size += <size_t>self.room * (4 * sizeof(int32_t) + sizeof(int64_t) + 2 + sizeof(Mark))
+        size += <size_t>self.room * COLUMNS_BYTES
         size += <size_t>(self.opened.room + self.shadowed.room) * sizeof(int32_t)
         size += <size_t>(self.calls.room + self.shadow.room) * sizeof(Call)
         size += <size_t>self.closes.room * sizeof(Close)
@@ -1044,18 +1041,27 @@ cdef class Ledger:
 
     cdef int _grow_columns(self, Py_ssize_t need) noexcept:
         cdef Py_ssize_t size = max(need, self.room + self.room // 2)
+        cdef uint8_t *grown
+        cdef uint8_t *before
+        cdef uint8_t *now
         if size > POSITIONS_MAX:
             size = need
-        if (need > POSITIONS_MAX
-                or _grow(<void **>&self.low, size, sizeof(int32_t)) < 0
-                or _grow(<void **>&self.sums, size + 1, sizeof(int64_t)) < 0
-                or _grow(<void **>&self.kinds, size, 1) < 0
-                or _grow(<void **>&self.flags, size, 1) < 0
-                or _grow(<void **>&self.safe, size, sizeof(int32_t)) < 0
-                or _grow(<void **>&self.starts, size, sizeof(int32_t)) < 0
-                or _grow(<void **>&self.events, size, sizeof(int32_t)) < 0
-                or _grow(<void **>&self.marks, size, sizeof(Mark)) < 0):
+        if need > POSITIONS_MAX:
             return -1
+        grown = <uint8_t *>realloc(self.sums, <size_t>size * COLUMNS_BYTES + sizeof(int64_t))
+        if grown is NULL:
+            return -1
+        # Each column moves to where it begins in the larger block, the last one first.
+        before, now = grown + <size_t>self.room * COLUMNS_BYTES + sizeof(int64_t), (
+            grown + <size_t>size * COLUMNS_BYTES + sizeof(int64_t))
+        self.flags = _moved(&before, &now, self.room, size, 1)
+        self.kinds = _moved(&before, &now, self.room, size, 1)
+        self.low = <int32_t *>_moved(&before, &now, self.room, size, sizeof(int32_t))
+        self.events = <int32_t *>_moved(&before, &now, self.room, size, sizeof(int32_t))
+        self.starts = <int32_t *>_moved(&before, &now, self.room, size, sizeof(int32_t))
+        self.safe = <int32_t *>_moved(&before, &now, self.room, size, sizeof(int32_t))
+        self.marks = <Mark *>_moved(&before, &now, self.room, size, sizeof(Mark))
+        self.sums = <int64_t *>grown
         self.room = <int32_t>size
         return 0
 

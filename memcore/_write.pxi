@@ -1,7 +1,11 @@
 # Encoding and writing rows: the per-item work of an append, its index record and its head.
 
-cdef object _dumps
+cdef object _dumps, _time
+import time as _time
 from orjson import dumps as _dumps
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
 
 cdef enum:
     PUT_KEY_MAX = 511
@@ -84,6 +88,9 @@ cdef class RecordingTxn:
     cdef object home                # the environment that it writes to
 
     def __init__(self, raw, bint recording, vault=None, recorder=None):
+        self._begin(raw, recording, vault, recorder)
+
+    cdef int _begin(self, object raw, bint recording, object vault, object recorder) except -1:
         self.raw = raw
         self.number = raw.id()
         self.vault = vault
@@ -96,6 +103,7 @@ cdef class RecordingTxn:
         self.local = {}
         self.callbacks = []
         self.audit = None if recorder is None else recorder.begin(self, self.number)
+        return 0
 
     def drop(self):
         """Detach LMDB's transaction and return it; later use raises a typed error.
@@ -103,6 +111,9 @@ cdef class RecordingTxn:
         What closures left here references this transaction in turn: with these cycles broken,
         everything is freed immediately, not by the next garbage collection.
         """
+        return self._drop()
+
+    cdef object _drop(self):
         cdef object raw = self.raw
         self.raw = None
         self.get = self.raw_put = self.raw_delete = self.ended
@@ -305,6 +316,28 @@ cdef int _write_at(int fd, bytes data, int64_t at) except -1:
             continue
         p, left, at = p + done, left - <size_t>done, at + done
     return 0
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+cdef int64_t CLOCK_US = <int64_t>1000000 << 32      # as in memcore.codec.values
+
+
+def clock_us():
+    """The system time in microseconds since 1970.
+
+    It is read by way of the module ``time``, whose functions a caller's tests may replace.
+
+    Raises:
+        StorageError: the clock is before 1970 or after 2106, which no row can hold.
+    """
+    cdef object now_ns = _time.time_ns()
+    cdef int overflow = 0
+    cdef long long ns = PyLong_AsLongLongAndOverflow(now_ns, &overflow)
+    if overflow or ns < 0 or ns // 1000 >= CLOCK_US:
+        from memcore.codec.values import misset_clock  # which imports this module
+        raise misset_clock(now_ns)
+    return ns // 1000
 
 
 # --- prepared items -------------------------------------------------------------------------------

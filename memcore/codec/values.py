@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from itertools import accumulate
 from struct import error as StructError  # noqa: N812 - a class
 from typing import Any, Final
 
 import orjson
 
-from memcore._fast import is_sealed, scan_json, seal_value
+from memcore._fast import clock_us, is_sealed, scan_json, seal_value
 from memcore.errors import CorruptValueError, MemcoreError, StorageError, TamperedError
 from memcore.limits import ENCRYPTED_FORMAT, JSON_DEPTH_MAX, VALUE_FORMAT
 
@@ -28,6 +27,7 @@ __all__ = [
     "decode_json",
     "decoding",
     "encode_json",
+    "misset_clock",
     "named",
     "open_number",
     "open_value",
@@ -139,8 +139,7 @@ def is_encrypted(key: bytes, value: bytes) -> bool:
     return value[:2] == _ENCRYPTED_HEAD and is_sealed(key, value)
 
 
-_CLOCK_S: Final = 2**32
-CLOCK_US: Final = _CLOCK_S * 1_000_000
+CLOCK_US: Final = 2**32 * 1_000_000
 """First time, in microseconds since 1970, that no row can hold."""
 _MISREAD: Final = (
     ArithmeticError, AttributeError, LookupError, RecursionError, StructError, TypeError,
@@ -148,20 +147,13 @@ _MISREAD: Final = (
 )  # fmt: skip
 
 
-def clock_us() -> int:
-    """Return the system time in microseconds since 1970.
-
-    Raises:
-        StorageError: the clock is before 1970 or after 2106, which no row can hold.
-    """
-    now_us = time.time_ns() // 1000
-    if not 0 <= now_us < CLOCK_US:
-        msg = (
-            f"the system's clock is {now_us // 1_000_000} seconds from 1970: times from 1970 to "
-            "2106 can be stored; set the clock"
-        )
-        raise StorageError(msg)
-    return now_us
+def misset_clock(now_ns: int) -> StorageError:
+    """Return the error of ``clock_us`` for a time that no row can hold."""
+    msg = (
+        f"the system's clock is {now_ns // 1_000_000_000} seconds from 1970: times from 1970 to "
+        "2106 can be stored; set the clock"
+    )
+    return StorageError(msg)
 
 
 def clock_ms() -> int:

@@ -711,6 +711,7 @@ def test_a_page_is_readable_in_any_window(browser, address, scheme, width):
     tab, _ = visited(browser, address, color_scheme=scheme,
                      viewport={"width": width, "height": 800})  # fmt: skip
     tab.get_by_role("link", name="trip/plan 1").click()
+    tab.wait_for_url("**/session**")  # a click does not wait until the page has a root element
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     for selector in ("body", "p.about", "a", ".code", ".mark"):
         assert tab.evaluate(CONTRAST, selector) >= 4.5, selector
