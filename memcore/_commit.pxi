@@ -571,6 +571,7 @@ cdef class ReserveFields:
     """Space available beyond the reserve, as each commit checks it. Used under the write lock.
 
     A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
+    ``_refuse_unlinked()``, which raises if the file has no name any more;
     ``_extend(size, more)``, which grows the file and returns by how much; and
     ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
@@ -634,6 +635,9 @@ cdef class ReserveFields:
         return self._reserve(raw, txnid, puts)
 
     cdef bint _reserve(self, object raw, int64_t txnid, dict puts) except -1:
+        cdef struct_stat status
+        if fstat(self.fd, &status) == 0 and not status.st_nlink:
+            self._refuse_unlinked()     # nobody would ever read what is written to it
         cdef int64_t runs = 0, inline = 0, crowded, large = 0, cost
         cdef bint is_known = txnid == self._next
         if not is_known:
@@ -804,7 +808,6 @@ cdef class BatchRunner:
         cdef EnvironmentFields env = self.env
         cdef object raw = None
         cdef RecordingTxn txn = None
-        cdef type cls
         cdef bint wrote = False
         cdef int follows
         if self.poison:
@@ -815,9 +818,7 @@ cdef class BatchRunner:
             env.raw.reader_check()  # pages pinned by killed readers must not grow the file forever
         try:
             raw = env._begin_write(batch.hurried)
-            cls = self.transaction
-            txn = cls.__new__(cls)
-            txn._begin(raw, env.redo is not None, env.vault, env.audit)
+            txn = self.transaction(raw, env.redo is not None, env.vault, env.audit)
             txn.home = env.raw
             self.txn = txn
             follows = self._run_calls(txn, batch, env.redo, &wrote)
@@ -844,7 +845,7 @@ cdef class BatchRunner:
             if raw is not None and (txn is None or txn.raw is not None):
                 raw.abort()
             if txn is not None:
-                txn._drop()
+                txn.drop()
 
     @cython.nonecheck(True)
     cdef int _run_calls(self, RecordingTxn txn, WriteBatch batch, object redo,

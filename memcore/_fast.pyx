@@ -715,13 +715,14 @@ cdef enum:
     JSON_TYPE = 3
     JSON_DEPTH = 4
     JSON_SIZE = 5
+    JSON_INT = 6
 
 
 cdef inline int _scan_int(object value) except -1:
     cdef int overflow = 0
     PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow and int.bit_length(value) > JSON_INT_BITS_MAX:
-        return JSON_SIZE
+        return JSON_INT
     return JSON_OK
 
 

@@ -4,9 +4,6 @@ cdef object _dumps, _time
 import time as _time
 from orjson import dumps as _dumps
 
-cdef extern from "Python.h":
-    long long PyLong_AsLongLongAndOverflow(object number, int *overflow) except? -1
-
 cdef enum:
     PUT_KEY_MAX = 511
     OP_BYTES = 6        # key length u16, value length u32
@@ -88,9 +85,6 @@ cdef class RecordingTxn:
     cdef object home                # the environment that it writes to
 
     def __init__(self, raw, bint recording, vault=None, recorder=None):
-        self._begin(raw, recording, vault, recorder)
-
-    cdef int _begin(self, object raw, bint recording, object vault, object recorder) except -1:
         self.raw = raw
         self.number = raw.id()
         self.vault = vault
@@ -103,7 +97,6 @@ cdef class RecordingTxn:
         self.local = {}
         self.callbacks = []
         self.audit = None if recorder is None else recorder.begin(self, self.number)
-        return 0
 
     def drop(self):
         """Detach LMDB's transaction and return it; later use raises a typed error.
@@ -111,9 +104,6 @@ cdef class RecordingTxn:
         What closures left here references this transaction in turn: with these cycles broken,
         everything is freed immediately, not by the next garbage collection.
         """
-        return self._drop()
-
-    cdef object _drop(self):
         cdef object raw = self.raw
         self.raw = None
         self.get = self.raw_put = self.raw_delete = self.ended

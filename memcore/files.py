@@ -65,7 +65,11 @@ def put_private(
     temporary = f"{path}.{urandom(_NAME_BYTES).hex()}.tmp"
     fd = -1
     try:
-        fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except OSError as error:  # names what the caller knows
+            error.filename = path
+            raise
         if owner is None:
             os.fchmod(fd, mode)
         else:

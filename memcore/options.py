@@ -6,8 +6,10 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from inspect import iscoroutinefunction
 from os import PathLike
-from typing import Any
+from reprlib import Repr
+from typing import Any, Final
 
 from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
@@ -23,13 +25,35 @@ __all__ = [
     "checked_optional_int",
     "checked_optional_seconds",
     "checked_optional_share",
+    "checked_optional_text",
     "checked_path",
     "checked_share",
+    "checked_texts",
     "closest",
+    "need_instance",
     "need_known",
+    "need_plain_function",
     "plain_message",
     "read_mapping",
+    "shown",
 ]
+
+
+_SHOWN_CHARS: Final = 80
+_SHOWN: Final = Repr()
+_SHOWN.maxlevel = 3
+_SHOWN.maxstring = _SHOWN.maxother = _SHOWN.maxlong = _SHOWN_CHARS
+
+
+def shown(value: object) -> str:
+    """The beginning of a value's ``repr``, for messages; its type if it has none.
+
+    Of a value that is nested deeply or very long only the beginning is looked at.
+    """
+    try:
+        return f"{_SHOWN.repr(value):.80}"
+    except Exception:  # noqa: BLE001 - a caller's ``__repr__`` raises anything
+        return f"<{type(value).__name__}>"
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
@@ -47,9 +71,9 @@ def checked_int(name: str, value: Any, *, least: int = 0) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         kind = {0: "a non-negative int", 1: "a positive int"}.get(least, f"an int >= {least}")
-        msg = f"{name}: expected {kind}, got {value!r}"
+        msg = f"{name}: expected {kind}, got {shown(value)}"
         raise InvalidOptionError(msg)
-    return value
+    return int(value)  # of a subclass, such as an IntEnum, the number that is stored
 
 
 def checked_optional_int(name: str, value: Any, *, least: int = 0) -> int | None:
@@ -64,7 +88,7 @@ def checked_bool(name: str, value: Any) -> bool:
         InvalidOptionError: it is not.
     """
     if not isinstance(value, bool):
-        msg = f"{name}: expected True or False, got {value!r}"
+        msg = f"{name}: expected True or False, got {shown(value)}"
         raise InvalidOptionError(msg)
     return value
 
@@ -77,9 +101,9 @@ def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """
     listed = tuple(choices)
     if not isinstance(value, str) or value not in listed:
-        near = closest(str(value), listed)
+        near = closest(value, listed) if isinstance(value, str) else []
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        msg = f"{name}: expected one of {', '.join(listed)}; got {value!r:.80}{hint}"
+        msg = f"{name}: expected one of {', '.join(listed)}; got {shown(value)}{hint}"
         raise InvalidOptionError(msg)
     return value
 
@@ -91,10 +115,65 @@ def checked_choices(name: str, value: Any, choices: Iterable[str]) -> tuple[str,
         InvalidOptionError: they are not, or are no collection but one str.
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name}: expected several in a list, got {value!r:.80}"
+        msg = f"{name}: expected several in a list, got {shown(value)}"
         raise InvalidOptionError(msg)
     listed = tuple(choices)
     return tuple(checked_choice(name, each, listed) for each in value)
+
+
+def checked_optional_text(name: str, value: Any) -> str | None:
+    """``value`` if it is a str, as which a name is looked up; None stays None.
+
+    Raises:
+        InvalidOptionError: it is not.
+    """
+    if value is not None and not isinstance(value, str):
+        msg = f"{name}: expected a str or None, got {shown(value)}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def checked_texts(name: str, value: Any) -> tuple[str, ...]:
+    """Several strings that are not empty.
+
+    Raises:
+        InvalidOptionError: they are not, or are no collection but one str.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        msg = f"{name}: expected several strings in a list, got {shown(value)}"
+        raise InvalidOptionError(msg)
+    found = tuple(value)
+    for each in found:
+        if not isinstance(each, str) or not each:
+            msg = f"{name}: expected non-empty strings, got {shown(each)}"
+            raise InvalidOptionError(msg)
+    return found
+
+
+def need_instance(name: str, value: object, expected: type, *, what: str) -> None:
+    """Require an object of a class; ``what`` says what that is.
+
+    Raises:
+        InvalidOptionError: it is of another one.
+    """
+    if not isinstance(value, expected):
+        msg = f"{name}: expected {what}, got {shown(value)}"
+        raise InvalidOptionError(msg)
+
+
+def need_plain_function(name: str, value: Any, *, instead: str) -> Any:
+    """``value`` if it is a callable that is no coroutine function; ``instead`` takes those.
+
+    Raises:
+        InvalidOptionError: it is not: nobody would await what it returns.
+    """
+    if not callable(value):
+        msg = f"{name}: expected a callable, got {shown(value)}"
+        raise InvalidOptionError(msg)
+    if iscoroutinefunction(value) or iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004
+        msg = f"{name}: is a coroutine function, which nobody awaits here; {instead}"
+        raise InvalidOptionError(msg)
+    return value
 
 
 def need_known(name: str, given: Any, known: Iterable[str]) -> None:
@@ -164,13 +243,16 @@ def checked_path(name: str, value: Any) -> str:
         InvalidOptionError: it is not a str, bytes or PathLike, is empty, holds a NUL, or is a URL.
     """
     if isinstance(value, str | bytes | PathLike):
-        found = os.fsdecode(os.fspath(value))
+        try:
+            found = os.fsdecode(os.fspath(value))
+        except TypeError:  # of a path-like that returns something else
+            found = ""
         if found.startswith("file:"):
             msg = f"{name}: expected a path, got the URL {found!r:.80}; leave 'file:' out"
             raise InvalidOptionError(msg)
         if found and "\0" not in found and _is_encodable(found):
             return os.path.expanduser(found)
-    msg = f"{name}: expected a file's path, got {value!r:.80}"
+    msg = f"{name}: expected a file's path, got {shown(value)}"
     raise InvalidOptionError(msg)
 
 
@@ -205,10 +287,15 @@ def checked_optional_seconds(name: str, value: Any) -> float | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        msg = f"{name}: expected a number of seconds above 0 or None, got {value!r}"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value > 0 or (isinstance(value, int) and value > _SECONDS_MAX):
+        msg = f"{name}: expected a number of seconds above 0 or None, got {shown(value)}"
         raise InvalidOptionError(msg)
-    return value
+    return float(value) if isinstance(value, float) else int(value)
+
+
+_SECONDS_MAX: Final = 2**53
+"""Of an int: a larger one may not fit a float."""
 
 
 def checked_share(name: str, value: Any) -> float:
@@ -218,7 +305,7 @@ def checked_share(name: str, value: Any) -> float:
         InvalidOptionError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        msg = f"{name}: expected a share between 0 and 1, got {value!r}"
+        msg = f"{name}: expected a share between 0 and 1, got {shown(value)}"
         raise InvalidOptionError(msg)
     return float(value)
 
@@ -226,7 +313,7 @@ def checked_share(name: str, value: Any) -> float:
 def checked_optional_share(name: str, value: Any) -> float | None:
     """``value`` if it passes ``checked_share`` and is above 0; None stays None."""
     if value is not None and not checked_share(name, value):
-        msg = f"{name}: expected a share above 0, got {value!r}"
+        msg = f"{name}: expected a share above 0, got {shown(value)}"
         raise InvalidOptionError(msg)
     return None if value is None else float(value)
 
@@ -238,7 +325,7 @@ def read_mapping(what: str, path: str | PathLike[str]) -> Any:
         NotFoundError: there is no such file.
         InvalidOptionError: it is not valid TOML or JSON, or cannot be read.
     """
-    name = os.fsdecode(path)
+    name = checked_path(what, path)
     try:
         with open(name, encoding="utf-8") as file:
             text = file.read()

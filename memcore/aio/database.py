@@ -259,7 +259,8 @@ class AsyncDatabase:
         self, a: AsyncSession, b: AsyncSession, **positions: Position | None
     ) -> Difference:
         """As ``Database.compare``, in a thread."""
-        return await asyncio.to_thread(self._database.compare, a.sync, b.sync, **positions)
+        one, other = (each.sync if isinstance(each, AsyncSession) else each for each in (a, b))
+        return await asyncio.to_thread(self._database.compare, one, other, **positions)
 
     @asynccontextmanager
     async def sweeper(self, **options: Any) -> AsyncIterator[Sweeper]:

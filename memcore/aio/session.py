@@ -276,7 +276,10 @@ class AsyncSession:
         """``async with session.batch() as b``: as ``Session.batch``."""
         await self._ready()
         batch = self._session.plan_batch(expected_revision, idempotency_key)
-        yield batch
+        try:
+            yield batch
+        finally:
+            batch.end()
         batch.settle(await self.store(batch.change()))
 
     async def begin(
@@ -868,7 +871,7 @@ class AsyncSession:
         *,
         expected_revision: int | None = None,
     ) -> list[Item]:
-        """Remove the last ``count`` items from the live history; return them, oldest first."""
+        """Remove the last ``count`` items, or all that are live; return them, oldest first."""
         await self._ready()
         return await self._commit(
             Undo(ref_of(self._session), count, expected_revision=expected_revision)

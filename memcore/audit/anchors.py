@@ -185,10 +185,12 @@ class AnchorFile(AnchorLines):
 class Anchored:
     """Heads of chains read from anchor lines: 24 bytes for each head on each line."""
 
-    __slots__ = ("_macs", "lines", "problems", "resets")
+    __slots__ = ("_macs", "is_empty", "lines", "problems", "resets")
 
     def __init__(self) -> None:
         self._macs: dict[Place, dict[int, str]] = defaultdict(dict)
+        self.is_empty = True
+        """False if there is a line of any kind, torn ones included."""
         self.lines = 0
         self.resets = 0
         """Number of resets, made with the key: lines before a reset are void."""
@@ -238,6 +240,7 @@ def read_anchor(lines: Iterable[bytes | str], chainer: Chainer, file_id: bytes) 
         fields = _fields_of(line)
         if not line:
             continue
+        found.is_empty = False
         if fields is None:
             # A crash may tear a line; the next one shows if a line is missing.
             torn = torn if _may_be_torn(line, file_id) else at

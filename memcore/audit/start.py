@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -29,6 +28,7 @@ from memcore.codec.keys import Kind, Row
 from memcore.codec.table import KINDS_END
 from memcore.codec.values import HEADER_BYTES
 from memcore.errors import AuditError, InvalidOptionError, uncopied
+from memcore.options import checked_path, shown
 from memcore.records import record
 from memcore.store import Store
 from memcore.store.audit_log import (
@@ -102,6 +102,8 @@ class Audit:
         ):
             msg = f"anchor: expected a path, a callable or None, got {type(self.anchor).__name__}"
             raise InvalidOptionError(msg)
+        if self.anchor is not None and not callable(self.anchor):
+            checked_path("anchor", self.anchor)
         if self.on_failure not in ("raise", "log"):
             msg = f"on_failure: expected 'raise' or 'log', got {self.on_failure!r}"
             raise InvalidOptionError(msg)
@@ -183,9 +185,15 @@ def checked_seconds(name: str, seconds: object) -> float:
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidOptionError(f"{name}: expected a number, got {type(seconds).__name__}")
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise InvalidOptionError(f"{name}: expected 0 or more, got {seconds}")
+    if not 0 <= seconds <= _SECONDS_MAX:
+        raise InvalidOptionError(
+            f"{name}: expected 0 to {_SECONDS_MAX:,} seconds, got {shown(seconds)}"
+        )
     return float(seconds)
+
+
+_SECONDS_MAX: Final = 2**40
+"""Of a time span: 35,000 years."""
 
 
 # --- Events of a scope or of the database, chained in addition to their rows ----------------------

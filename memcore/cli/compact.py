@@ -167,7 +167,7 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
         return
     fates = Counter(fate for _, fate in rows)
     print(
-        f"{draft.policy.name}/{draft.stage.name}, {draft.status}: cut behind seq {plan.cut_seq:,}; "
+        f"{draft.policy.name}/{draft.stage.name}, {draft.status}: cut after seq {plan.cut_seq:,}; "
         f"{fates['fold']:,} items are folded, {fates['keep'] + fates['mask']:,} kept, "
         f"{fates['mask']:,} of them masked; {before:,} tokens before, {after:,} after"
     )

@@ -64,7 +64,8 @@ def erase_user(
     The exit code is 1 if the erasure is incomplete; the receipt lists what remains and why.
     """
     if (user is None) != finish:
-        complain("name the user to erase, or say --finish")
+        both = "--finish finishes all erasures: name no user with it"
+        complain(both if finish else "name the user to erase, or say --finish")
         raise SystemExit(ExitCode.USAGE)
     need_choice(dry_run, yes, see="what would go", do="erase")
     if dry_run:
@@ -125,5 +126,7 @@ def _show(receipt: ErasureReceipt) -> None:
     print_pairs(told)
     for what in receipt.pending:
         print(escape(f"still to be done: {said_here(what)}"))
+    if receipt.pending:
+        print("then run: memcore erase --finish --yes")
     for what in receipt.out_of_reach:
         print(escape(f"out of reach: {what}"))

@@ -21,6 +21,7 @@ from memcore.cli.options import (
     reading,
     store_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -48,7 +49,16 @@ number_argument = click.argument("number", type=int, metavar="ID", help="The num
 def _memory(store: str, app: str, user: str, *, writes: bool = False) -> Iterator[memcore.Memories]:
     opened = writing(store) if writes else reading(store)
     with opened as db:
+        _warn_of_stranger(db, user, app, may_be_new=writes)
         yield db.scope(app=app, user=user).memory
+
+
+def _warn_of_stranger(
+    db: memcore.Database, user: str, app: str, *, may_be_new: bool = False
+) -> None:
+    """Warn of a user or an application that was named, and of which nothing is stored."""
+    if (user, app) != ("default", "default"):
+        warn_of_stranger(db, user, app, may_be_new=may_be_new)
 
 
 def _mapping(memory: memcore.Memory) -> dict[str, Any]:
@@ -141,6 +151,7 @@ def search_memories(
 
         embedder = WordLlama()
     with (writing if index else reading)(store, embedder=embedder) as db:
+        _warn_of_stranger(db, user, app)
         hits = db.scope(app=app, user=user).memory.search(query, k=k, mode=mode)
     if as_json:
         found = [{"score": hit.score, **_mapping(hit.memory)} for hit in hits]

@@ -79,7 +79,11 @@ _SAID_HERE: Final = (
     ("say where it lies with key_file=", "say where it lies with MEMCORE_KEY_FILE"),
     ("give key_file= another name", "give MEMCORE_KEY_FILE another name"),
     ("pass allow_unsafe=True if the file is a cache or a test's, else leave durability out",
-     "it is for caches and tests, which programs make; leave --durability out"),
+     "add --allow-unsafe if the file is a cache or a test's, else leave --durability out"),
+    ("or open the session with orphans='keep' to store it as it is",
+     "or import it with --orphans keep to store it as it is"),
+    ("session.release() or 'memcore hold", "'memcore hold"),
+    ("scope.release() or 'memcore hold", "'memcore hold"),
     ("call finish_erasures()", "run 'memcore erase --finish'"),
     ("; without create=False or read_only=True it is made", ""),
     ("take it with session.lease() after that", "run it again after that"),
@@ -91,6 +95,13 @@ _SAID_HERE: Final = (
     ("build_server needs the MCP SDK", "'memcore mcp' needs the MCP SDK"),
     (" (on_conflict=)", ""),
     ("and see verify_audit()", "and see 'memcore audit verify'"),
+    ("open it with read_only=True, or get write permission", "get write permission"),
+    ("is read-only: open it with read_only=True", "is read-only: only verbs that read work here"),
+    ("key_file=, or open it with read_only=True", "MEMCORE_KEY_FILE; verbs that only read take it"),
+    ("to look into it, open it with read_only=True", "verbs that only read take it as it is"),
+    (", or open the store with read_only=True", "; verbs that only read work on it"),
+    ("index the sessions with a handle that may write", "add --index"),
+    (", or open it with read_only=True", "; verbs that only read take it as it is"),
 )  # fmt: skip
 """Words for programs in messages of the library, and what the command line has in their place."""
 

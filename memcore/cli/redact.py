@@ -20,6 +20,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.options import writing as opened
 from memcore.cli.output import emit_json, print_table, warn
+from memcore.store.interface import SERVER_SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +92,12 @@ def redact_store(
     else:
         _show(found)
         if any(each.rewritten for each in found):
-            warn(f"{store}: run 'memcore copy-compact' to take the old bytes out of the file")
+            advice = (
+                "old bytes stay on the server until it has vacuumed, and in its log and backups"
+                if store.startswith(SERVER_SCHEMES)
+                else "run 'memcore copy-compact' to take the old bytes out of the file"
+            )
+            warn(f"{store}: {advice}")
     if any(dry_run or each.is_left for each in found):
         raise SystemExit(ExitCode.FINDINGS)
 

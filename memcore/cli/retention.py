@@ -84,10 +84,11 @@ def keep(
             where = _place(db, session, user=user, app=app)
             warn_of_stranger(db, user)
             if dry_run:
-                _show({"rules": [rule.mapping() for rule in made or ()]}, as_json=as_json)
+                terms = {} if made is None else {"rules": [rule.mapping() for rule in made]}
             else:
                 db.retention.set(made, **where)
-                _show(db.retention.terms(**where), as_json=as_json)
+                terms = db.retention.terms(**where)
+        _show(terms, where, dry_run=dry_run, as_json=as_json)
         return
     with reading(store) as db:
         if dry_run:
@@ -95,7 +96,7 @@ def keep(
             show_report(report.mapping(), verb="retention", as_json=as_json)
         else:
             where = _place(db, session, user=user, app=app)
-            _show(db.retention.terms(**where), as_json=as_json)
+            _show(db.retention.terms(**where), where, as_json=as_json)
 
 
 def _place(
@@ -114,10 +115,23 @@ def _rules(given: str) -> tuple[RetentionRule, ...] | None:
     return preset_or_file(given, RETENTION_PRESETS, preset=retention_rules, read=read_rules)
 
 
-def _show(terms: dict[str, Any], *, as_json: bool) -> None:
+def _show(
+    terms: dict[str, Any],
+    where: dict[str, str | None],
+    *,
+    dry_run: bool | None = None,
+    as_json: bool,
+) -> None:
+    """Print terms; ``dry_run``: whether they were only looked at, None: they were not to be set."""
     if as_json:
-        emit_json("retention", {"terms": terms})
+        told = {} if dry_run is None else {"dry_run": dry_run}
+        emit_json("retention", {**told, "terms": terms})
         return
-    print(
-        json.dumps(terms, indent=2, ensure_ascii=False) if terms else "no rules: everything stays"
-    )
+    if terms:
+        print(json.dumps(terms, indent=2, ensure_ascii=False))
+    elif any(where.values()):
+        print("no rules of its own: those around it apply")
+    else:
+        print("no rules: everything stays")
+    if dry_run is not None:
+        print("nothing was written" if dry_run else "set")

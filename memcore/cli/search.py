@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -16,7 +19,7 @@ from memcore.cli.options import (
     verb,
     writing,
 )
-from memcore.cli.output import emit_json, escape, timestamp
+from memcore.cli.output import emit_json, escape, timestamp, warn
 from memcore.model import SearchHit
 
 __all__ = [
@@ -66,15 +69,16 @@ def search_sessions(
             db.index_sessions(user=user, app=app)
         for name in session:
             find_session(db, name, user=user, app=app)  # a mistyped name is an error
-        hits = db.search(
-            query,
-            k=k,
-            user=user,
-            app=app,
-            sessions=session or None,
-            kinds=kind or None,
-            explain=explain,
-        )
+        with _telling("memcore.search"):
+            hits = db.search(
+                query,
+                k=k,
+                user=user,
+                app=app,
+                sessions=session or None,
+                kinds=kind or None,
+                explain=explain,
+            )
     if as_json:
         emit_json("search", {"hits": [_fields(hit) for hit in hits]})
         return
@@ -82,6 +86,25 @@ def search_sessions(
         _print_hit(hit)
     if not hits:
         print("nothing was found")
+
+
+class _Told(logging.Handler):
+    """Prints what the library logs, as warnings."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        warn(record.getMessage())
+
+
+@contextmanager
+def _telling(name: str) -> Iterator[None]:
+    """Print what the library logs under a name meanwhile."""
+    log, handler = logging.getLogger(name), _Told(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _fields(hit: SearchHit) -> dict[str, object]:

@@ -26,6 +26,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import complain, emit_json, escape
 from memcore.session import read
+from memcore.session.checkpoints import get_checkpoint
 from memcore.session.memory import would_forget
 from memcore.session.session import ref_of
 
@@ -36,6 +37,9 @@ __all__ = [
     "save_checkpoint",
     "uncompact_session",
 ]
+
+
+_FIELDS_SHOWN = 8
 
 
 @verb("fork")
@@ -87,7 +91,7 @@ def save_checkpoint(
     with writing(store) as db:
         saved = find_session(db, session_id, user=user, app=app).checkpoint(name)
     called = "" if name is None else f" {name}"
-    text = f"checkpoint #{saved.number}{called} behind seq {saved.seq}: {saved.items:,} items"
+    text = f"checkpoint #{saved.number}{called} after seq {saved.seq}: {saved.items:,} items"
     _told(as_json, "checkpoint", text, session=session_id, checkpoint=asdict(saved))
 
 
@@ -119,17 +123,47 @@ def rewind_session(
     with reading(store) if dry_run else writing(store) as db:
         session, position = find_position(db, to, user, app)
         if position is None:
-            msg = f"{to!r} names no position: expected SESSION@SEQ or SESSION@CHECKPOINT"
+            msg = (
+                f"{to!r} names no position: expected SESSION@SEQ, SESSION@CHECKPOINT or "
+                "SESSION@#NUMBER"
+            )
             raise memcore.InvalidOptionError(msg)
         revision = session.revision
         found = db.compare(session, session, other_at=position)
+        fields = _changed_fields(session, position) if state else []
         if not dry_run:  # what is told is what was done
             session.rewind(position, state=state, expected_revision=revision)
     away, back = len(found.only_a), len(found.only_b)
     text = f"{away:,} items taken back, {back:,} put back; "
-    text += "the state is that of then" if state else "the state stays as it is"
+    if not state:
+        text += "the state stays as it is"
+    elif not fields:
+        text += "the state is as it was then"
+    else:
+        names = ", ".join(map(escape, fields[:_FIELDS_SHOWN]))
+        more = len(fields) - _FIELDS_SHOWN
+        text += f"the state is that of then: {names}{f' and {more:,} more' * (more > 0)} differ"
     _told(as_json, "rewind", text, dry_run=dry_run, session=session.id,
-          taken_back=away, put_back=back, state=state)  # fmt: skip
+          taken_back=away, put_back=back, state=state, fields=fields)  # fmt: skip
+
+
+def _changed_fields(session: memcore.Session, to: int | str | memcore.Checkpoint) -> list[str]:
+    """Return the names of the session's own fields that have other values at a position.
+
+    Raises:
+        NotFoundError: there is no such checkpoint, or the values from that time were trimmed.
+    """
+    now = session.state.all(shared=False)
+    if isinstance(to, int):
+        then = session.state.at_seq(to)
+    else:
+        counter = get_checkpoint(ref_of(session), to).state
+        if counter is None:
+            return []  # what it was is not known, and stays as it is
+        then = session.state.at(counter)
+    missing = object()
+    names = now.keys() | then.keys()
+    return sorted(name for name in names if now.get(name, missing) != then.get(name, missing))
 
 
 @verb("uncompact")

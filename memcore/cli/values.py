@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import Any
 
 import click
@@ -32,6 +33,7 @@ __all__ = [
 
 
 _SHOWN_CHARS = 96
+_BYTES_SHOWN = 16
 set_to_option = click.option(
     "--set", "set_to", metavar="JSON", help="Store this value; needs --yes."
 )
@@ -152,7 +154,7 @@ def _show(
 ) -> None:
     if as_json:
         values = {
-            name: {"bytes": len(value)} if isinstance(value, bytes) else value
+            name: _packed(value) if isinstance(value, bytes) else value
             for name, value in found.items()
         }
         emit_json(command, {"values": values})
@@ -169,6 +171,13 @@ def _show(
         print_table(("key", "value"), rows, flexible=1)
 
 
+def _packed(value: bytes) -> dict[str, Any]:
+    return {"bytes": len(value), "base64": b64encode(value).decode()}
+
+
 def _shown(value: Any) -> Any:
-    """Return a value as it is shown: of bytes, how many they are."""
-    return f"<{len(value):,} bytes>" if isinstance(value, bytes) else value
+    """Return a value as it is shown: of bytes, how many they are, and the first ones."""
+    if not isinstance(value, bytes):
+        return value
+    begin = value[:_BYTES_SHOWN].hex(" ")
+    return f"<{len(value):,} bytes: {begin}{' …' * (len(value) > _BYTES_SHOWN)}>"

@@ -64,6 +64,7 @@ _PROBLEMS: Final = {
     3: "is of a type that JSON has not",
     4: "nested deeper than 512 levels",
     5: "circular, or of more than 16 million values",
+    6: "is an integer of more than 4,300 digits",
 }
 _TOO_DEEP: Final = 4
 _UNPLACED: Final = (_TOO_DEEP, 5)

@@ -25,7 +25,7 @@ from memcore.compaction.reducers import (
     reducer_from,
 )
 from memcore.errors import InvalidOptionError
-from memcore.options import closest, read_mapping
+from memcore.options import closest, need_instance, read_mapping
 
 __all__ = [
     "PRESETS",
@@ -334,8 +334,10 @@ def policy_mapping(policy: CompactionPolicy) -> dict[str, Any]:
     """The mapping from which ``compaction_policy`` builds an equal policy; serializable as JSON.
 
     Raises:
-        InvalidOptionError: a custom reducer, which has no name to give in a mapping.
+        InvalidOptionError: it is no policy, or has a custom reducer, which has no name to give in
+            a mapping.
     """
+    need_instance("policy", policy, CompactionPolicy, what="a CompactionPolicy")
     found = _changed(policy)
     found["stages"] = [_stage_mapping(stage) for stage in policy.stages]
     return found

@@ -20,7 +20,7 @@ from memcore.compaction.transcript import DEFAULT_CAPS, Caps, fitted, parts_of, 
 from memcore.errors import InvalidItemError, InvalidOptionError, SummarizerError
 from memcore.limits import CALLS_PER_ITEM_MAX
 from memcore.model import Message, Summarizer, SummaryRequest
-from memcore.options import checked_int, checked_method, checked_optional_int
+from memcore.options import checked_int, checked_method, checked_optional_int, shown
 from memcore.records import record
 from memcore.tokens import TokenCounter, get_counter
 from memcore.tokens.message import json_text
@@ -496,9 +496,9 @@ class ModelSummarizer(ABC):
 
 def _check_number(name: str, value: Any, *, zero: bool) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is None or (number and math.isfinite(value) and (value > 0 or (zero and not value))):
+    if value is None or (number and abs(value) < math.inf and (value > 0 or (zero and not value))):
         return
-    msg = f"{name}: expected a {'non-negative' if zero else 'positive'} number, got {value!r:.80}"
+    msg = f"{name}: expected a {'non-negative' if zero else 'positive'} number, got {shown(value)}"
     raise InvalidOptionError(msg)
 
 

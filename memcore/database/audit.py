@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ from memcore.errors import (
     InvalidOptionError,
     NotFoundError,
 )
-from memcore.options import checked_path
+from memcore.options import checked_bool, checked_callable, checked_path, shown
 from memcore.rows import names
 from memcore.session import Engine
 from memcore.store.audit_log import DATABASE, Place
@@ -68,6 +68,7 @@ def verify_audit(
     progress: Callable[[int, int], None] | None,
 ) -> AuditReport:
     """Verify every chain against its anchor and its rows; see ``Database.verify_audit``."""
+    checked_callable("progress", progress)
     store = engine.store
     chainer = _chainer(engine, key)
     if anchor is None and engine.audit is not None and not callable(engine.audit.anchor):
@@ -79,6 +80,8 @@ def verify_audit(
     anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
     found = Verification(store, chainer, anchored)
     found.run(progress)
+    if anchor is not None and found.entries and anchored.is_empty:
+        anchored.problems.append("it is empty: its lines were removed")
     findings = [store.read(lambda txn, s=s: _named(txn, s)) for s in found.found.values()]  # type: ignore[misc]
     return AuditReport(
         findings=tuple(findings),
@@ -103,7 +106,11 @@ def _chainer(engine: Engine, key: bytes | None) -> Chainer:
 
 def _anchored(anchor: Anchor, chainer: Chainer, file_id: bytes) -> Anchored:
     if not isinstance(anchor, str | os.PathLike):
-        return read_anchor(anchor, chainer, file_id)
+        if isinstance(anchor, bytes | Mapping) or not isinstance(anchor, Iterable):
+            raise InvalidOptionError(
+                f"anchor: expected a path or the lines of an anchor, got {shown(anchor)}"
+            )
+        return read_anchor(_lines_of(anchor), chainer, file_id)
     path = checked_path("anchor", anchor)
     try:
         with Path(path).open("rb") as lines:
@@ -112,6 +119,18 @@ def _anchored(anchor: Anchor, chainer: Chainer, file_id: bytes) -> Anchored:
         raise NotFoundError(f"{path}: there is no such anchor") from exc
     except OSError as exc:
         raise AuditError(f"{path}: the anchor cannot be read: {exc.strerror}") from exc
+
+
+def _lines_of(anchor: Iterable[bytes | str]) -> Iterator[bytes]:
+    """Yield the lines of an anchor as bytes.
+
+    Raises:
+        InvalidOptionError: one is no text.
+    """
+    for line in anchor:
+        if not isinstance(line, str | bytes):
+            raise InvalidOptionError(f"anchor: expected lines of text, got {shown(line)}")
+        yield line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line
 
 
 def _named(txn: ReadTxn, found: Suspicion) -> AuditFinding:
@@ -222,10 +241,13 @@ def anchor_audit(
     engine: Engine, anchor: str | os.PathLike[str] | None, *, key: bytes | None, reset: bool
 ) -> int:
     """Anchor all chains now; see ``Database.anchor_audit``."""
+    checked_bool("reset", reset)
     engine.store.read(lambda txn: need_audited(txn, engine.store.path))
     chainer = _chainer(engine, key)
     engine.store.read(lambda txn: need_key(txn, chainer, engine.store.path))
     known = None if engine.audit is None else engine.audit.anchor
+    if anchor is not None:
+        anchor = checked_path("anchor", anchor)
     anchor = known if anchor is None else anchor  # type: ignore[assignment]
     if anchor is None:
         raise InvalidOptionError("anchor: expected a path; the database was opened without one")
@@ -247,5 +269,7 @@ def cut_audit(engine: Engine, older_than_seconds: float | None) -> int:
         raise InvalidOptionError(
             "older_than_seconds: say how old, here or as Audit(keep_seconds=...) when opening"
         )
-    before_ms = int((engine.now_us() / 1e6 - checked_seconds("older_than_seconds", keep)) * 1000)
+    now_seconds = engine.now_us() / 1e6
+    age_seconds = min(checked_seconds("older_than_seconds", keep), now_seconds)
+    before_ms = int((now_seconds - age_seconds) * 1000)
     return cut_chains(engine.store, before_ms)

@@ -17,7 +17,7 @@ from memcore.errors import CorruptStoreError, InvalidOptionError, StorageError
 from memcore.files import put_private
 from memcore.maintenance.check import check_database
 from memcore.maintenance.salvage import put_rows
-from memcore.options import checked_path
+from memcore.options import checked_callable, checked_path
 from memcore.privacy.keyring import SUFFIX, secret_of
 from memcore.records import record
 from memcore.session.engine import Engine
@@ -75,6 +75,7 @@ def copy_store(
     """
     from_, to = checked_path("source", source), checked_path("target", target)
     need_known_address(to)
+    checked_callable("progress", progress)
     if not to.startswith(SERVER_SCHEMES) and os.path.lexists(to):
         raise InvalidOptionError(f"{to}: exists; a copy never overwrites")
     with open_database(from_, read_only=True, create=False) as db:

@@ -26,7 +26,9 @@ from memcore.options import (
     checked_callable,
     checked_int,
     checked_optional_seconds,
+    checked_optional_text,
     checked_path,
+    shown,
 )
 from memcore.records import record
 from memcore.rows import names
@@ -178,6 +180,7 @@ def _need_writable(engine: Engine) -> None:
 # --- Retention on the administrator's handle ------------------------------------------------------
 
 _STEP_LIMIT: Final = 1000
+_INTERVAL_SECONDS_MAX: Final = 366 * 24 * 3600
 """Limit of each sweep by the background thread."""
 _NOW_MAX: Final = 2**40
 
@@ -438,7 +441,7 @@ class Database:
             progress: called with (sessions done, total sessions).
         """
         self._need("check")
-        return maintenance.check_database(self._engine, progress)
+        return maintenance.check_database(self._engine, checked_callable("progress", progress))
 
     @property
     def demands(self) -> dict[str, Any]:
@@ -519,9 +522,10 @@ class Database:
 
         Raises:
             NotFoundError: the session or position does not exist.
+            InvalidOptionError: ``a`` or ``b`` is no session of this database.
             CorruptValueError: a row is damaged.
         """
-        return database.compare(a, b, at=at, other_at=other_at)
+        return database.compare(self._engine, a, b, at=at, other_at=other_at)
 
     def stats(self) -> dict[str, Any]:
         """Return sizes and counters of the file and of this process's handle on it."""
@@ -554,11 +558,7 @@ class Database:
         target = checked_path("path", path)
         self._need("backup", name=target)
         checked_bool("compact", compact)
-        judge = (
-            maintenance.judge_for(self._engine, progress)
-            if checked_bool("verify", verify)
-            else None
-        )
+        judge = self._judge(progress) if checked_bool("verify", verify) else None
         self._engine.store.backup(target, compact=compact, judge=judge)
 
     def copy_compact(
@@ -590,11 +590,7 @@ class Database:
         """
         self._need("copy_compact")
         check_mode(durability, allow_unsafe=checked_bool("allow_unsafe", allow_unsafe))
-        judge = (
-            maintenance.judge_for(self._engine, progress)
-            if checked_bool("verify", verify)
-            else None
-        )
+        judge = self._judge(progress) if checked_bool("verify", verify) else None
         store = self._engine.store
         with retention.marking_gone(store):
             before, after = store.copy_compact(durability=durability, judge=judge)
@@ -666,6 +662,8 @@ class Database:
         is_table = format == "parquet"
         form = "jsonl" if is_table else format
         beside = session_id is None and not is_table
+        checked_optional_text("session_id", session_id)
+        checked_callable("left_out", left_out)
         self._need("export", app=app, user=user, name=session_id)
         entries = self._sessions(user, app)
         places = ((found.app, found.user, found.session_id) for found in entries)
@@ -768,7 +766,11 @@ class Database:
 
         Raises:
             AccessDeniedError: the authorizer refused.
+            InvalidOptionError: the user or the application is no str: as a filter, it would
+                silently find nothing.
         """
+        checked_optional_text("user", user)
+        checked_optional_text("app", app)
         if self._engine.access is not None:
             self._engine.access.need(action, app=app, user=user, name=name)
 
@@ -894,6 +896,7 @@ class Database:
             InvalidOptionError, ReadOnlyError, KeyFileError, StorageError
         """
         self._need("rotate_data_keys", app=app, user=user)
+        checked_callable("progress", progress)
         return _rotate(self._engine, user=user, app=app, progress=progress)
 
     # --- scopes -----------------------------------------------------------------------------------
@@ -1002,9 +1005,13 @@ class Database:
             InvalidOptionError, ReadOnlyError
         """
         self._need("sweep")
+        self._engine.store.environment()  # raises if the database is closed
         seconds = checked_optional_seconds("interval_seconds", interval_seconds)
-        if seconds is None:
-            msg = "interval_seconds: expected a number of seconds above 0, got None"
+        if seconds is None or seconds > _INTERVAL_SECONDS_MAX:
+            msg = (
+                f"interval_seconds: expected above 0 and up to {_INTERVAL_SECONDS_MAX:,} seconds, "
+                f"got {shown(interval_seconds)}"
+            )
             raise InvalidOptionError(msg)
         checked_callable("failed", failed)
         if archive is not None:
@@ -1094,6 +1101,7 @@ class Database:
         Arguments and errors are those of ``erase``.
         """
         self._need("finish_erasures")
+        checked_callable("progress", progress)
         judge = self._judge(progress) if checked_bool("verify", verify) else structure_of
         return retention.finish_erasures(self._engine, judge, key=key)
 
@@ -1179,4 +1187,4 @@ class Database:
         return retention.receipt_key(self._engine.store)
 
     def _judge(self, progress: CopyProgress | None) -> Judge:
-        return maintenance.judge_for(self._engine, progress)
+        return maintenance.judge_for(self._engine, checked_callable("progress", progress))

@@ -14,10 +14,11 @@ from memcore.access import Access
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.log import Head
 from memcore.model import ItemKind, SearchHit, SessionEntry, Summarize
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_callable, need_instance, shown
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.session import Engine, Session, SessionOptions, SessionRef
+from memcore.session.lease import Lease
 from memcore.store.interface import ReadTxn, Txn
 from memcore.store.lmdb import verify as structure_of
 from memcore.tokens import TokenCounter, get_counter
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from memcore.memory import Memories
     from memcore.privacy.write_filter import ScopeFilter
     from memcore.retention import ErasureReceipt, Hold
-    from memcore.session import Lease
     from memcore.session.content_filter import Quarantine
     from memcore.state import SharedState
     from memcore.state.handle import Once
@@ -162,6 +162,7 @@ class Scope:
         session = Session(address)
         if auto_compact is not None:
             session.after_append = sessions.Compactor(session, auto_compact).after_append
+        checked_bool("create", create)
         if not session.exists() and not create:
             msg = f"there is no session {session_id!r} of user {self._user!r} in app {self._app!r}"
             raise NotFoundError(msg)
@@ -291,6 +292,8 @@ class Scope:
         names.check_name(session_id, "session")
         self._need("delete_session", session_id)
         self._need_writable()
+        if lease is not None:
+            need_instance("lease", lease, Lease, what="the lease on it, or None")
         tenure = None if lease is None else lease.tenure
         return sessions.delete_session(
             self._engine, self._app, self._user, session_id, tenure=tenure
@@ -609,6 +612,25 @@ def need_access(scope: Scope, action: str, name: str | None = None) -> None:
     scope._need(action, name)  # noqa: SLF001 - this module's
 
 
+def _checked_probes(probes: object) -> tuple[str | bytes, ...]:
+    """Return the texts to look for in the file.
+
+    Raises:
+        InvalidOptionError: one is no text.
+    """
+    if isinstance(probes, str | bytes):
+        return (probes,)
+    if not isinstance(probes, Iterable):
+        msg = f"probes: expected texts, got {shown(probes)}"
+        raise InvalidOptionError(msg)
+    found = tuple(probes)
+    for each in found:
+        if not isinstance(each, str | bytes):
+            msg = f"probes: expected texts, got {shown(each)}"
+            raise InvalidOptionError(msg)
+    return found
+
+
 def erase_user(
     engine: Engine,
     user: str,
@@ -629,8 +651,9 @@ def erase_user(
     """
     flags = {"compact": compact, "override_hold": override_hold, "named": name_in_receipt}
     for name, value in flags.items():
-        checked_bool(name, value)
-    texts = (probes,) if isinstance(probes, str | bytes) else tuple(probes)
+        checked_bool("name_in_receipt" if name == "named" else name, value)
+    checked_callable("progress", progress)
+    texts = _checked_probes(probes)
     asked = retention.ErasureRequest(user, app, probes=texts, key=key, **flags)
     judge = (
         maintenance.judge_for(engine, progress) if checked_bool("verify", verify) else structure_of

@@ -9,11 +9,12 @@ from memcore import memory
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.database.scope import Scope
-from memcore.errors import CorruptValueError
+from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.log import Head, History
 from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint
 from memcore.log.read import stored_items
 from memcore.model import Checkpoint, Item
+from memcore.options import shown
 from memcore.records import record
 from memcore.rows import index, names
 from memcore.rows.head import head_key
@@ -175,10 +176,23 @@ class Difference:
     only_b: tuple[Item, ...]
 
 
+def _is_stored_here(engine: Engine, of: Session) -> bool:
+    """Return True if a session is of the store of this handle."""
+    here, there = engine.store, store_of(of)
+    if here.is_server or there.is_server:
+        return here.is_server and there.is_server and here.path == there.path
+    same: bool = here.environment() is there.environment()
+    return same
+
+
 def compare(
-    a: Session, b: Session, *, at: Position | None, other_at: Position | None
+    engine: Engine, a: Session, b: Session, *, at: Position | None, other_at: Position | None
 ) -> Difference:
     """Compare two positions in one snapshot; errors as for ``Database.compare``."""
+    for name, each in (("a", a), ("b", b)):
+        if not (isinstance(each, Session) and _is_stored_here(engine, each)):
+            msg = f"{name}: expected a session of this database, got {shown(each)}"
+            raise InvalidOptionError(msg)
 
     def run(txn: ReadTxn) -> Difference:
         one, other = a.history_at(txn, at), b.history_at(txn, other_at)

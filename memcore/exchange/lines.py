@@ -423,7 +423,9 @@ class Conversation(NamedTuple):
         metadata = found.get("metadata")
         owner = metadata.get("memcore") if isinstance(metadata, dict) else None
         said = {} if owner is None else checked_fields("metadata.memcore", owner)
-        messages = _messages("messages", found.get("messages"))
+        if "messages" not in found:
+            refuse('\'messages\' is missing: a conversation is {"id": ..., "messages": [...]}')
+        messages = _messages("messages", found["messages"])
         return cls(None if name is None else str(name), messages, **said)
 
 
@@ -454,6 +456,8 @@ def parse_line(line: bytes) -> Any:
         raise InvalidItemError(msg) from error
     except ValueError as error:
         msg = f"not JSON: {error}"
+        if "set_int_max_str_digits" in msg:  # Python's limit, which a stored value has, too
+            msg = "it holds an integer of more than 4,300 digits, which cannot be stored"
         raise InvalidItemError(msg) from error
 
 

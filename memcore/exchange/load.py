@@ -66,7 +66,7 @@ from memcore.log import (
     SessionTxn,
 )
 from memcore.model import View
-from memcore.options import checked_choice
+from memcore.options import checked_callable, checked_choice, need_instance, shown
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
@@ -243,6 +243,7 @@ class ImportOptions:
         checked_choice("format", self.format, ("auto", *FORMATS))
         checked_choice("orphans", self.orphans, ("keep", "raise"))
         checked_choice("on_conflict", self.on_conflict, _CONFLICTS)
+        checked_callable("rename", self.rename)
         names.check_name(self.unnamed, "unnamed")
         if self.policy is not None:
             policy_name(self.policy)
@@ -257,6 +258,9 @@ def import_lines(
         InvalidOptionError: the lines are not bytes.
         ReadOnlyError, StorageError
     """
+    if isinstance(lines, str | bytes | Mapping) or not isinstance(lines, Iterable):
+        msg = f"lines: expected a file opened with 'rb', or lines of bytes, got {shown(lines)}"
+        raise InvalidOptionError(msg)
     if engine.store.read_only:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
@@ -650,6 +654,7 @@ class _Import:
         """Return the title with its names after renaming, validated."""
         if self.options.rename is not None:
             title = self.options.rename(title)
+            need_instance("rename", title, Title, what="a function that returns the Title")
         for what in ("app", "user", "session"):
             names.check_name(getattr(title, what), what)
         return title

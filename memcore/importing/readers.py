@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from memcore.errors import InvalidOptionError, NotFoundError
 from memcore.importing.source import Notes, Owner, Record
+from memcore.options import checked_choice, shown
 from memcore.records import record
 from memcore.rows.names import check_name
 
@@ -107,8 +108,12 @@ def read(
     Raises:
         InvalidOptionError: the kind is unknown, or a name is invalid.
     """
-    if kind not in KINDS:
-        msg = f"kind: expected one of {', '.join(KINDS)}; got {kind!r:.40}"
+    checked_choice("kind", kind, KINDS)
+    if not isinstance(path, str | os.PathLike):
+        msg = f"path: expected the path of a file, got {shown(path)}"
+        raise InvalidOptionError(msg)
+    if isinstance(allowed_types, str) or not isinstance(allowed_types, Iterable):
+        msg = f"allowed_types: expected pairs of a module and a name, got {shown(allowed_types)}"
         raise InvalidOptionError(msg)
     for what, name in (("app", app), ("user", user)):
         check_name(name, what)

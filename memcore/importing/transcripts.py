@@ -605,6 +605,8 @@ def read_codex(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
                 continue
         if rollout.tree.items:
             yield rollout.conversation()
+        else:
+            yield SourceFailure(f"{file}:1", "no rollout of Codex: it holds no item of one")
 
 
 class _Rollout:

@@ -41,6 +41,7 @@ from memcore.kv.rows import (
     encoded,
     packed_key,
 )
+from memcore.options import checked_bool, need_plain_function
 from memcore.rows.lifecycle import is_erased
 from memcore.store.interface import ReadTxn, Store, Txn
 
@@ -211,6 +212,7 @@ class KeyValue:
             CorruptValueError: a stored value is damaged; resume the scan after its key.
         """
         low, high = bounds(start, stop, prefix)
+        checked_bool("reverse", reverse)
 
         def next_page(low: bytes, high: bytes | None, wanted: int) -> EntryPage:
             return self._read(lambda reader: reader.page(low, high, reverse=reverse, wanted=wanted))
@@ -251,6 +253,7 @@ class KeyValue:
         It neither waits for writers nor blocks them, but the pages of its snapshot cannot be
         reused until it returns, so ``fn`` should not block. Raises what ``fn`` raises.
         """
+        need_plain_function("fn", fn, instead="memcore.aio has an awaited read()")
         return self._read(shown(fn))
 
     def transact(
@@ -272,6 +275,8 @@ class KeyValue:
             idempotency_key: ``fn`` is executed once per key, within a week; a retry returns the
                 first result, which has to be JSON.
         """
+        need_plain_function("fn", fn, instead="memcore.aio has an awaited transact()")
+        checked_bool("makes_room", makes_room)
         return self._write(once(lent(fn, self.gate), idempotency_key), makes_room=makes_room)
 
     def submit(

@@ -26,7 +26,7 @@ from memcore.maintenance.salvage_rows import (
     names_in,
     owner_in,
 )
-from memcore.options import checked_bool, checked_file, checked_path
+from memcore.options import checked_bool, checked_callable, checked_file, checked_path
 from memcore.privacy.keyring import secret_of
 from memcore.records import record
 from memcore.store import open_detached, open_store
@@ -140,12 +140,13 @@ def restore(
     options = (("replace", replace), ("keep", keep), ("force", force))
     for name, value in options:
         checked_bool(name, value)
+    checked_callable("progress", progress)
     backup, final = (
         str(Path(checked_path(name, path)).resolve())
         for name, path in (("source", source), ("target", target))
     )
-    if not Path(backup).exists():
-        msg = f"{backup}: there is no such file to restore from"
+    if not os.path.exists(backup):  # which knows no name that is too long, either
+        msg = f"{backup:.200}: there is no such file to restore from"
         raise NotFoundError(msg)
     exists = os.path.lexists(final)
     if exists and Path(backup).samefile(final):
@@ -283,6 +284,7 @@ def migrate(
         msg = f"{name}: there is no such file to migrate"
         raise NotFoundError(msg)
     checked_bool("keep", keep)
+    checked_callable("progress", progress)
     found = store.migrate_file(name, keep=None, judge=None, look=True)
     if checked_bool("dry_run", dry_run) or found >= FORMAT_VERSION:
         return MigrationReport(name, found, found, None)

@@ -830,7 +830,7 @@ class Damage(Enum):
     ITEM = (
         "items",
         "keeps the other items of the session, and loses these",
-        "the others can be read with session.items(skip_corrupt=True)",
+        "'memcore recover SESSION' makes the session usable again without these",
     )
     BLOB = (
         "the content of blobs and large items",

@@ -157,7 +157,7 @@ def _pages(path: str) -> dict[str, Any]:
         "free_share": round(free / (meta.last_page + 1), 3),
         "free_bytes": free * meta.page_bytes,
         "last_txnid": meta.txnid,
-        "rows": meta.entries,
+        "rows": max(meta.entries - 2, 0),  # without the format record and the reserved run
     }
 
 

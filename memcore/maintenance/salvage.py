@@ -46,7 +46,7 @@ from memcore.maintenance.salvage_rows import (
     unused,
 )
 from memcore.maintenance.salvage_sessions import Remains, SessionRebuilder
-from memcore.options import checked_file
+from memcore.options import checked_callable, checked_file
 from memcore.privacy.keyring import Key, KeyRing
 from memcore.records import record
 from memcore.rows import names
@@ -196,7 +196,7 @@ def format_of(wreck: PageScan, source: str, vault: RowCipher | None) -> Format |
     if not wreck.rows and seed is None:
         if isinstance(problem, StoreFormatError):
             raise problem
-        msg = f"{source}: nothing in it was written by memcore"
+        msg = f"{source}: no row of memcore is left in it: it is cut short, or was never a database"
         raise StoreFormatError(msg)
     if seed is None:
         return None
@@ -326,6 +326,7 @@ def salvage(
         str(Path(checked_file(name, path)).resolve())
         for name, path in (("damaged", damaged), ("target", target))
     )
+    checked_callable("progress", progress)
     if not os.path.lexists(source):
         msg = f"{source}: there is no such file to salvage"
         raise NotFoundError(msg)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 from memcore.errors import ExtractorError, InvalidOptionError
 from memcore.memory.judge import CANDIDATES_MAX, CITED_MAX, Candidate, Extraction
 from memcore.memory.trust import KINDS
-from memcore.options import checked_int, checked_method
+from memcore.options import checked_int, checked_method, checked_optional_seconds
 from memcore.records import record
 
 __all__ = [
@@ -215,10 +215,9 @@ class _Options:
             msg = f"model: expected the name of a model, got {self.model!r:.80}"
             raise InvalidOptionError(msg)
         checked_int("max_tokens", self.max_tokens, least=1)
-        timeout = self.timeout_seconds
-        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-        if timeout is not None and not (is_number and math.isfinite(timeout) and timeout > 0):
-            msg = f"timeout_seconds: expected a positive number or None, got {timeout!r:.80}"
+        timeout = checked_optional_seconds("timeout_seconds", self.timeout_seconds)
+        if timeout == math.inf:
+            msg = "timeout_seconds: expected a finite number; None waits without end"
             raise InvalidOptionError(msg)
         if not isinstance(self.extra, Mapping):
             msg = f"extra: expected a mapping, got {type(self.extra).__name__}"

@@ -328,7 +328,7 @@ class Grants:
         self._need_writable()
         app, user = self._receiver(to)
         of_kinds = None if kinds is None else checked_choices("kinds", kinds, KINDS)
-        with_labels = checked_labels(labels or {})
+        with_labels = checked_labels({} if labels is None else labels)
         until_ms = None if until is None else self._until_ms(until)
         if redact is not None:  # a name alone: the row of a grant has no other policy
             checked_choice("redact", redact, privacy.POLICY_PRESETS)

@@ -750,7 +750,7 @@ class Memories:
         """
         asked = checked_query(query, k=k, kinds=kinds, statuses=statuses, explain=explain)
         asked = asked._replace(text=self._redacted(asked.text))
-        with_labels = checked_labels(labels or {})
+        with_labels = checked_labels({} if labels is None else labels)
         valid_ms = _ms("valid_at", valid_at)
 
         def fits(record: MemoryVersion) -> bool:
@@ -831,7 +831,7 @@ class Memories:
             checked_choice("status", status, STATUSES)
         wanted = {"kind": kind, "status": status, "subject": subject, "slot": slot}
         wanted = {name: value for name, value in wanted.items() if value is not None}
-        with_labels = checked_labels(labels or {})
+        with_labels = checked_labels({} if labels is None else labels)
         as_of_ms, valid_ms = _ms("as_of", as_of), _ms("valid_at", valid_at)
         checked_optional_int("limit", limit)
         is_shared = checked_bool("shared", shared)
@@ -901,8 +901,8 @@ class Memories:
         told = self._admitted(
             {
                 "text": checked_text(text),
-                "attributes": checked_attributes(attributes) if attributes else {},
-                "labels": checked_labels(labels) if labels else {},
+                "attributes": {} if attributes is None else checked_attributes(attributes),
+                "labels": {} if labels is None else checked_labels(labels),
             }
         )
         values |= {"attributes": told["attributes"], "labels": told["labels"]}
@@ -1132,7 +1132,7 @@ def _checked_ids(name: str, value: object) -> tuple[int, ...]:
     Raises:
         InvalidOptionError: they are not ids, or too many.
     """
-    if not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         msg = f"{name}: expected ids of memories, got {value!r:.80}"
         raise InvalidOptionError(msg)
     found = tuple(_checked_id(name, each) for each in islice(value, DERIVED_MAX + 1))

@@ -537,7 +537,7 @@ class Profile:
         """
         checked_choice("kind", kind, KINDS)
         checked_int("limit", limit)
-        wanted = checked_labels(labels or {})
+        wanted = checked_labels({} if labels is None else labels)
         is_number = isinstance(days, int | float) and not isinstance(days, bool)
         if not is_number or not 0 < days <= _DAYS_END:
             msg = f"days: expected a number of days above 0, up to {_DAYS_END}; got {days!r:.40}"

@@ -437,6 +437,7 @@ class Payload:
             InvalidOptionError: there is no such section.
         """
         contents = self._contents
+        checked_choice("name", name, ("user", "tools", *contents.instructions, *contents.sections))
         if name == "user" and contents.user is not None:
             contents.user = None
         elif name == "tools" and contents.tools:

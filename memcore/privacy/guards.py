@@ -13,7 +13,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from memcore.errors import BlockedError, InvalidOptionError
-from memcore.options import checked_optional_int
+from memcore.options import (
+    checked_callable,
+    checked_choices,
+    checked_optional_int,
+    checked_optional_seconds,
+    checked_texts,
+)
 from memcore.privacy.policy import redaction_policy
 from memcore.privacy.redact import Redaction
 from memcore.records import record
@@ -43,6 +49,8 @@ __all__ = [
 Verdict: TypeAlias = Literal["allow", "redact", "quarantine", "drop", "block"]
 VERDICTS: Final[tuple[Verdict, ...]] = ("allow", "redact", "quarantine", "drop", "block")
 """From the mildest to the strictest; among several guards the strictest verdict wins."""
+SOURCES: Final = ("user", "model", "tool", "system", "event", "other", "import", "caller")
+"""Origins of a value about to be stored; see ``WriteContext.source``."""
 _UNTOLD: Final = "no reason was given"
 _REASON_CHARS: Final = 200
 
@@ -62,7 +70,7 @@ class WriteContext:
     """``item``, ``event``, ``meta``, ``state``, ``kv``, ``blob``, ``file``, ``artifact``,
     ``memory``, ``checkpoint``, ``graph``, ``summary`` or ``mask``."""
     source: str
-    """Source: ``user``, ``model``, ``tool``, ``system`` or ``event`` for items of the
+    """Source: ``user``, ``model``, ``tool``, ``system``, ``event`` or ``other`` for items of the
     log, ``import`` for imported content, else ``caller``."""
     name: str | None = None
     """Name of the state field (with its prefix), or of the key/value namespace."""
@@ -119,7 +127,8 @@ def checked_guard(given: Any) -> tuple[WriteGuard, ...]:
     """
     if given is None:
         return ()
-    listed = list(given) if isinstance(given, Sequence) else [given]
+    is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    listed = list(given) if is_list else [given]
     for guard in listed:
         if not callable(getattr(guard, "judge", None)):
             msg = (
@@ -260,11 +269,12 @@ class LimitGuard:
     ) -> None:
         self._bytes = checked_optional_int("most_bytes", most_bytes)
         self._writes = checked_optional_int("most_writes", most_writes)
-        if isinstance(window_seconds, bool) or not window_seconds > 0:
-            msg = f"window_seconds: expected a number above 0, got {window_seconds!r}"
+        seconds = checked_optional_seconds("window_seconds", window_seconds)
+        if seconds is None:
+            msg = "window_seconds: expected a number of seconds above 0, got None"
             raise InvalidOptionError(msg)
-        self._window = window_seconds
-        self._clock = clock
+        self._window = seconds
+        self._clock = checked_callable("clock", clock) or time.monotonic
         self._counts: OrderedDict[tuple[str, str, str | None], tuple[float, int]] = OrderedDict()
 
     def options(self) -> dict[str, Any] | None:
@@ -349,8 +359,8 @@ class InjectionGuard:
         phrases: Iterable[str] = (),
     ) -> None:
         self._verdict = _checked_verdict(verdict)
-        self._sources = frozenset(sources)
-        self._own = tuple(phrases)
+        self._sources = frozenset(checked_choices("sources", sources, SOURCES))
+        self._own = checked_texts("phrases", phrases)
         self._phrases = tuple(map(_plain, (*INJECTION_PHRASES, *self._own)))
 
     def options(self) -> dict[str, Any]:
@@ -384,12 +394,10 @@ class ProtectedKeys:
     """
 
     def __init__(self, *, fields: Iterable[str] = (), namespaces: Iterable[str] = ()) -> None:
-        self._names = {"state": tuple(fields), "kv": tuple(namespaces)}
-        for names in self._names.values():
-            for name in names:
-                if not isinstance(name, str) or not name:
-                    msg = f"fields, namespaces: expected non-empty strings, got {name!r:.40}"
-                    raise InvalidOptionError(msg)
+        self._names = {
+            "state": checked_texts("fields", fields),
+            "kv": checked_texts("namespaces", namespaces),
+        }
 
     def options(self) -> dict[str, Any]:
         """Return the arguments as JSON."""

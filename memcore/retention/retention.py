@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.graph import Thread, thread_of
 from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint
+from memcore.options import checked_int, checked_optional_text, shown
 from memcore.retention.erasure import scopes_of
 from memcore.retention.rules import RetentionRule, retention_rules
 from memcore.retention.sweeper import rules_in
 from memcore.rows import names
+from memcore.rows.head import SEQ_END
 from memcore.rows.lifecycle import (
     ARCHIVED,
     REMOVED,
@@ -33,7 +35,7 @@ __all__ = [
 ]
 
 
-_TTL_SECONDS_MAX = 2**40
+_TTL_SECONDS_MAX: Final = 2**40
 Edit = Callable[[Terms], Terms]
 
 
@@ -76,6 +78,7 @@ class Retention:
             NotFoundError: the session or thread does not exist.
             ReadOnlyError, StorageError
         """
+        _check_names(user=user, app=app, session=session, thread=thread)
         found = None if rules is None else retention_rules(rules)
         stored = None if found is None else tuple(rule.mapping() for rule in found)
         ids = {ARCHIVED, REMOVED, *(rule.id for rule in found or ())}
@@ -105,7 +108,11 @@ class Retention:
         """Return the rules set for the database, a user, a session or thread itself; None: none.
 
         For a user without ``app``, those in ``"default"``, or in the first of their applications.
+
+        Raises:
+            InvalidOptionError: a name is no str.
         """
+        _check_names(user=user, app=app, session=session, thread=thread)
 
         def look(txn: ReadTxn) -> Terms | None:
             if thread is not None:
@@ -164,7 +171,7 @@ class Retention:
             NotFoundError: the session does not exist.
             InvalidOptionError, ReadOnlyError, StorageError
         """
-        at, prefix = self._at(ttl_seconds), prefix_of(field)
+        at, prefix = self._at(ttl_seconds), prefix_of(_checked_field(field))
         if prefix == TEMPORARY or (not prefix and session is None):
             msg = f"field {field[:80]!r}: expected one that is stored; of a session, name it, too"
             raise InvalidOptionError(msg)
@@ -199,13 +206,14 @@ class Retention:
             InvalidOptionError, ReadOnlyError, StorageError
         """
         at = self._at(ttl_seconds)
+        which = _checked_checkpoint(checkpoint)
         self._need_writable()
 
         def closure(txn: Txn) -> None:
             key = self._need(txn, user, app, session)
             scope = names.scope_of(txn, app, user) or 0
             place = scope, names.session_of(txn, scope, session) or 0
-            number = _checkpoint_of(txn, place, checkpoint)
+            number = _checkpoint_of(txn, place, which)
             terms = read_terms(txn, key)
             kept = {n: ms for n, ms in terms.checkpoints.items() if n != number}
             if at is not None:
@@ -236,7 +244,12 @@ class Retention:
     def terms(
         self, *, user: str | None = None, app: str | None = None, session: str | None = None
     ) -> dict[str, Any]:
-        """Return the terms of the database, a user or a session as a mapping; empty: none."""
+        """Return the terms of the database, a user or a session as a mapping; empty: none.
+
+        Raises:
+            InvalidOptionError: a name is no str.
+        """
+        _check_names(user=user, app=app, session=session)
 
         def look(txn: ReadTxn) -> Terms | None:
             key = self._find(txn, user, app, session)
@@ -290,6 +303,9 @@ class Retention:
         self._edit_keys(places, lambda terms: replace(edit(terms), name=named))
 
     def _edit_thread(self, thread: str, user: str, app: str, edit: Edit) -> None:
+        for name, what in ((user, "user"), (app, "app"), (thread, "thread")):
+            names.check_name(name, what)
+
         def place(txn: Txn) -> bytes:
             scope = names.scope_of(txn, app, user)
             found = None if scope is None else thread_of(txn, scope, thread)
@@ -320,7 +336,10 @@ class Retention:
             return None
         is_number = isinstance(ttl_seconds, int | float) and not isinstance(ttl_seconds, bool)
         if not is_number or not 0 < ttl_seconds <= _TTL_SECONDS_MAX:
-            msg = f"ttl_seconds: expected more than 0 seconds or None, got {ttl_seconds!r}"
+            msg = (
+                f"ttl_seconds: expected more than 0 and up to {_TTL_SECONDS_MAX:,} seconds, or "
+                f"None, got {shown(ttl_seconds)}"
+            )
             raise InvalidOptionError(msg)
         return self._engine.now_ms() + math.ceil(ttl_seconds * 1000)
 
@@ -342,6 +361,27 @@ def _readable(txn: ReadTxn, key: bytes) -> Terms:
         return Terms()
 
 
+def _check_names(**given: str | None) -> None:
+    for what, name in given.items():
+        checked_optional_text(what, name)
+
+
+def _checked_field(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        msg = f"field: expected the name of a state field, got {shown(name)}"
+        raise InvalidOptionError(msg)
+    return name
+
+
+def _checked_checkpoint(which: object) -> int | str:
+    """Return the name of a checkpoint, or its number, which is written into the row of terms.
+
+    Raises:
+        InvalidOptionError: it is neither.
+    """
+    return which if isinstance(which, str) else checked_int("checkpoint", which)
+
+
 def _checkpoint_of(txn: ReadTxn, place: tuple[int, int], which: int | str) -> int:
     for number in _numbers(txn, place, which):
         try:
@@ -356,7 +396,7 @@ def _checkpoint_of(txn: ReadTxn, place: tuple[int, int], which: int | str) -> in
 
 def _numbers(txn: ReadTxn, place: tuple[int, int], which: int | str) -> Iterator[int]:
     if isinstance(which, int):
-        return iter((which,))
+        return iter((which,) if which < SEQ_END else ())
     return checkpoint_numbers(txn, *place, newest_first=True)
 
 

@@ -299,6 +299,9 @@ def _need_archive(path: str) -> None:
         kind = os.lstat(path).st_mode
     except FileNotFoundError:
         return
+    except OSError as exc:
+        msg = f"archive: {path:.200}: {exc.strerror}; name another file"
+        raise InvalidOptionError(msg) from exc
     if not stat.S_ISREG(kind):
         msg = f"archive: {path} is no regular file; name another one"
         raise InvalidOptionError(msg)

@@ -7,10 +7,12 @@ it. A change of the history leaves the index alone; the next search compares.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from memcore.codec import keys
 from memcore.errors import CorruptValueError
+from memcore.rows.head import SEQ_END
 from memcore.search.index import (
     UNFINISHED,
     DocumentKind,
@@ -80,6 +82,23 @@ def united(*several: Segments) -> Segments:
         else:
             found.append((session, lo, hi))
     return found
+
+
+def common(segments: Segments, others: Segments) -> Segments:
+    """Return the items that are in both sets, ascending."""
+    return subtract(segments, subtract(segments, others))
+
+
+def newest_of(segments: Segments, count: int) -> Segments:
+    """Return the last ``count`` items of segments."""
+    beyond = size_of(segments) - count
+    return subtract(segments, first_of(segments, beyond)) if beyond > 0 else segments
+
+
+def has_item(segments: Segments, session: int, seq: int) -> bool:
+    """Return True if an item is in segments as ``united`` returns them: found by bisection."""
+    at = bisect_right(segments, (session, seq, SEQ_END)) - 1
+    return at >= 0 and segments[at][0] == session and seq <= segments[at][2]
 
 
 def subtract(segments: Segments, others: Segments) -> Segments:

@@ -322,7 +322,7 @@ def checked_query(query: object, k: object) -> tuple[str, int]:
     if most > RESULTS_MAX:
         msg = f"k: expected 1 to {RESULTS_MAX}, got {k!r:.20}"
         raise InvalidOptionError(msg)
-    return query, most
+    return query[:], most  # of a subclass, such as a StrEnum, the text itself
 
 
 class Query:

@@ -24,8 +24,17 @@ from memcore.errors import (
 from memcore.limits import CHILD
 from memcore.log import Prepared, SessionTxn
 from memcore.log.idempotency import IdempotentRequest, request_of
-from memcore.model import RESULT_TYPES, Context, Envelope, Item, ItemKind, Message, Receipt
-from memcore.options import checked_optional_int
+from memcore.model import (
+    RESULT_TYPES,
+    Context,
+    Envelope,
+    Item,
+    ItemKind,
+    Message,
+    Receipt,
+    checked_envelope,
+)
+from memcore.options import checked_optional_int, shown
 from memcore.session import read
 from memcore.session.append import (
     AnyEnvelope,
@@ -127,7 +136,7 @@ class AgentView:
         """
         if envelope is None:
             return Envelope(author=self.name)
-        given = envelope if isinstance(envelope, Envelope) else Envelope(**envelope)
+        given = checked_envelope(envelope) or Envelope()
         if given.author not in (None, self.name):
             msg = f"envelope: {self.name!r:.80} cannot write as {given.author!r:.80}"
             raise InvalidOptionError(msg)
@@ -149,8 +158,12 @@ def viewed(session: Session, name: str, share: str) -> AgentView:
 
 
 def _need_agent(name: object) -> None:
-    if not isinstance(name, str) or not name or len(name) > _AUTHOR_CHARS or name == "user":
-        msg = f"agent: expected a name other than 'user', got {name!r:.80}"
+    is_name = isinstance(name, str) and 0 < len(name) <= _AUTHOR_CHARS and name != "user"
+    if not is_name or any("\ud800" <= char <= "\udfff" for char in str(name)):
+        msg = (
+            f"agent: expected a name of up to {_AUTHOR_CHARS} characters other than 'user', got "
+            f"{shown(name)}"
+        )
         raise InvalidOptionError(msg)
 
 

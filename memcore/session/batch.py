@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
-from memcore.errors import InvalidUpdateError, RevisionConflict
+from memcore.errors import ClosedError, InvalidUpdateError, RevisionConflict
 from memcore.log import Prepared, SessionTxn, find_request, record_request, request_of
 from memcore.log.idempotency import IdempotentRequest, content_of_items
 from memcore.model import Checkpoint, Item, Receipt
-from memcore.options import checked_idempotency_key, checked_int, checked_optional_int
+from memcore.options import checked_idempotency_key, checked_int, checked_optional_int, shown
 from memcore.session.append import (
     AnyEnvelope,
     AppendNothing,
@@ -64,6 +64,9 @@ class ChangeBatch:
         """State changes not yet part of ``_steps``."""
         self._states: list[ScopedChange] = [self._state]
         self._checkpoints: list[Checkpoint] = []
+        self._state_counter: int | None = None
+        """The counter that ``expect_state`` named before the first change of the state."""
+        self._has_ended = False
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
         """Receipt of the whole batch, once it is committed."""
@@ -102,7 +105,9 @@ class ChangeBatch:
         Raises:
             InvalidItemError: an item is not a JSON object; nothing in the batch is stored if the
                 error leaves the block.
+            ClosedError: the block has ended, as for all other changes.
         """
+        self.need_open()
         prepared = encode_items(self._ref, items, options_of(meta, request_id, envelope))
         orphans = self._ref.options.orphans
         if prepared:  # appending no items would create an empty segment
@@ -118,6 +123,7 @@ class ChangeBatch:
         envelope: AnyEnvelope | None = None,
     ) -> None:
         """Append an event."""
+        self.need_open()
         options = options_of(meta, request_id, envelope)
         event = encode_event(self._ref, type, payload, options)
         prepared = split_large(self._ref, [event])
@@ -137,7 +143,8 @@ class ChangeBatch:
 
     def undo(self, count: int = 1) -> None:
         """Remove the last ``count`` items from the live history."""
-        checked_int("undo", count, least=1)
+        self.need_open()
+        checked_int("count", count, least=1)
         self._say("undo", count)
 
         undone = self._undone  # a step that captured self would keep the database alive
@@ -155,6 +162,7 @@ class ChangeBatch:
         Raises:
             InvalidOptionError, InvalidItemError: as for ``Session.checkpoint``.
         """
+        self.need_open()
         save = saving(self._ref, name, meta)
         self._say("checkpoint", name)
         made, changed = self._checkpoints, self._changed
@@ -169,6 +177,7 @@ class ChangeBatch:
 
     def rewind(self, to: Position, *, state: bool = True) -> None:
         """Go back to a live seq or a checkpoint, as ``Session.rewind`` does."""
+        self.need_open()
         step = rewinding(self._ref, to, state=state)
         self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
         self._settle_state()
@@ -188,6 +197,7 @@ class ChangeBatch:
 
         ``app:`` and ``user:`` fields are stored in the same commit, visible to other sessions.
         """
+        self._begin_state_change()
         self._state.expect(expected)
         self._state.update(update, schema=schema, trace=trace)
         if self._key is not None:
@@ -199,8 +209,17 @@ class ChangeBatch:
         Raises:
             RevisionConflict: as the batch is committed.
         """
+        self.need_open()
+        self._state_counter = checked_int("counter", counter)
         if not self._state.is_empty:
-            self._state.expect(counter)
+            self._begin_state_change()
+
+    def _begin_state_change(self) -> None:
+        """Expect, from the first change on, the counter that was named."""
+        self.need_open()
+        if self._state_counter is not None:
+            self._state.expect(self._state_counter)
+            self._state_counter = None
 
     def begin_state(
         self,
@@ -218,6 +237,7 @@ class ChangeBatch:
             InvalidUpdateError: ``values`` is not a mapping, a field is invalid, or a value is not
                 JSON.
         """
+        self.need_open()
         if not isinstance(values, Mapping):
             msg = f"values: expected a mapping of fields, got {type(values).__name__}"
             raise InvalidUpdateError(msg)
@@ -238,12 +258,24 @@ class ChangeBatch:
 
     def delete_state(self, *fields: str) -> None:
         """As ``session.state.delete``."""
+        self._begin_state_change()
         self._say("delete", fields)
         self._state.delete(fields)
 
     def apply(self, command: Any, *, trace: Trace | None = None) -> None:
-        """Append a Command's messages and update its fields."""
-        self.extend(list(getattr(command, "messages", None) or ()))
+        """Append a Command's messages and update its fields.
+
+        Raises:
+            InvalidUpdateError: it is no Command, or an update of it is invalid.
+        """
+        self.need_open()
+        writes, messages = fields_of(command), getattr(command, "messages", None)
+        if isinstance(messages, str | Mapping) or not isinstance(messages or (), Iterable):
+            msg = f"the messages of a Command: expected several in a list, got {shown(messages)}"
+            raise InvalidUpdateError(msg)
+        self.extend(list(messages or ()))
+        if writes:
+            self._begin_state_change()
         self._state.apply(command, trace=trace)
         if self._key is not None:
             self._say("apply", content_of(Command(dict(fields_of(command)))))
@@ -296,6 +328,20 @@ class ChangeBatch:
         items = content_of_items(self.prepared)
         seed = self._ref.engine.seed
         return request_of(self._key, (*items, *self._content), seed=seed, about=_ABOUT)
+
+    def need_open(self) -> None:
+        """Require that the block has not ended.
+
+        Raises:
+            ClosedError: it has: what is added now would not be stored.
+        """
+        if self._has_ended:
+            msg = "this batch has ended: begin another one with session.batch()"
+            raise ClosedError(msg)
+
+    def end(self) -> None:
+        """Refuse further changes."""
+        self._has_ended = True
 
     def settle(self, receipt: Receipt) -> None:
         """Accept the commit's receipt, and report the reducer calls to the traces."""
@@ -405,6 +451,7 @@ class BatchContext:
         self._commit = commit
 
     def __enter__(self) -> ChangeBatch:
+        self._batch.need_open()
         return self._batch
 
     def __exit__(
@@ -413,5 +460,6 @@ class BatchContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._batch.end()
         if kind is None:
             self._batch.settle(self._commit(self._batch))

@@ -692,9 +692,10 @@ def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
     before, after = tokens_before(draft), tokens_after(draft)
     if after < before and before - after >= draft.policy.min_gain * before:
         return draft
+    least = draft.policy.min_gain
     reason = (
-        f"{draft.status}: {before:,} tokens before, {after:,} after; it has to save some, and "
-        f"at least {draft.policy.min_gain:.0%}"
+        f"it would not save enough: {before:,} tokens before, {after:,} after"
+        + f"; the policy asks for at least {least:.0%}" * (least > 0)
     )
     _log.warning("session %r: compaction refused: %s", ref.name, reason)
     draft = replace(draft, reason=reason)

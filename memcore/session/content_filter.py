@@ -31,8 +31,10 @@ from memcore.errors import (
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import count_message
 from memcore.model import Context, Envelope, Item, ItemKind, Mask, Message
+from memcore.options import checked_int, checked_optional_text
 from memcore.privacy.write_filter import Redacts, ScopeFilter, Told, WriteFilter
 from memcore.rows import names
+from memcore.rows.head import SEQ_END
 from memcore.rows.lifecycle import drop_held, held_in, read_held
 from memcore.session.engine import Engine, SessionRef
 from memcore.store import Store
@@ -420,7 +422,10 @@ def demand(store: Store, redact: Any, guard: Any) -> None:
     if store.read_only:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
-    given = admission(redact or None, guard or None)
+    if guard is not None and guard is not False and not privacy.checked_guard(guard):
+        msg = "guard: expected a guard or a list of some; False takes back what the file demands"
+        raise InvalidOptionError(msg)
+    given = admission(None if redact is False else redact, None if guard is False else guard)
     if any(isinstance(each, privacy.NoWrites) for each in given.guards):
         msg = "guard: NoWrites is for one handle; a file cannot demand it"
         raise InvalidOptionError(msg)
@@ -746,8 +751,10 @@ class Quarantine:
         """Return the quarantined items by session and seq, of one session or of all.
 
         Raises:
+            InvalidOptionError: ``session_id`` is no str.
             CorruptValueError: a row is damaged.
         """
+        checked_optional_text("session_id", session_id)
 
         def look(txn: ReadTxn) -> list[Quarantined]:
             scope = self._find(txn)
@@ -772,6 +779,7 @@ class Quarantine:
             ReadOnlyError, CorruptValueError, StorageError
         """
         self._need_operator("released")
+        seq = self._checked_seq(session_id, seq)
 
         def look(txn: ReadTxn) -> tuple[int, int, Message]:
             scope, session = self._place(txn, session_id)
@@ -800,12 +808,20 @@ class Quarantine:
     def drop(self, session_id: str, seq: int) -> None:
         """Delete an original; the placeholder stays. Raises what ``release`` raises."""
         self._need_operator("dropped")
+        seq = self._checked_seq(session_id, seq)
 
         def closure(txn: Txn) -> None:
             if not drop_held(txn, *self._place(txn, session_id), seq):
                 raise self._missing(session_id, seq)
 
         self._engine.store.transact(closure, makes_room=True)
+
+    def _checked_seq(self, session_id: str, seq: object) -> int:
+        names.check_name(session_id, "session_id")
+        found = checked_int("seq", seq, least=1)
+        if found >= SEQ_END:
+            raise self._missing(session_id, found)
+        return found
 
     def _place(self, txn: ReadTxn, session_id: str) -> tuple[int, int]:
         scope = self._find(txn)

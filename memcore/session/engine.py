@@ -42,7 +42,7 @@ from memcore.log import CachedSession, CachedSessions, Head, Prepared, SessionTx
 from memcore.options import checked_int
 from memcore.records import record
 from memcore.rows import names
-from memcore.rows.head import FLAG_LEASED, head_key
+from memcore.rows.head import FLAG_LEASED, SEQ_END, head_key
 from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
 from memcore.store import MapMovedError, Store
 from memcore.store.interface import ReadTxn, Txn
@@ -483,6 +483,8 @@ def read_uses(txn: ReadTxn, place: Place, seq: int | None, uses: AccessStats | N
     if seq is None:
         count, last_ms = _TOTAL.unpack(_body(txn, _key(place, 0), _TOTAL.size))
         count, last_ms = count + found.count, max(last_ms, found.last_ms)
+    elif seq >= SEQ_END:
+        return Accessed()  # no item has it
     else:
         body = _body(txn, _key(place, 1 + seq // PAGE_SEQS), PAGE_SEQS * _ENTRY.size)
         count, last_s = _ENTRY.unpack_from(body, seq % PAGE_SEQS * _ENTRY.size)

@@ -22,6 +22,7 @@ from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
 from memcore.log import CachedSession, Head, decode_item
 from memcore.log.history import StoredRow, TailLedger, missing_row, read_rows
 from memcore.model import CallRecord, Item, ItemKind, Message, OpenCall, View
+from memcore.options import checked_bool, shown
 from memcore.rows.head import FLAG_REWRITTEN
 from memcore.rows.item import KINDS, split_body
 from memcore.rows.views import view_chain
@@ -289,6 +290,7 @@ def iter_items(
     Raises:
         CorruptValueError: a row is damaged and ``skip_corrupt`` is false.
     """
+    checked_bool("skip_corrupt", skip_corrupt)
     following: int | None = start
     while following is not None:
         page: tuple[list[Found], int | None]
@@ -337,6 +339,8 @@ def last_items(ref: SessionRef, count: int, *, skip_corrupt: bool = False) -> li
     Raises:
         CorruptValueError: a row is damaged and ``skip_corrupt`` is false.
     """
+    if skip_corrupt is not False:
+        checked_bool("skip_corrupt", skip_corrupt)
     rows: list[Found] = read_log(ref, _before, [], None, count)
     found = opened(rows)
     if ref.uses is not None:
@@ -414,9 +418,11 @@ def find_call(ref: SessionRef, call_id: str) -> CallRecord:
     Raises:
         NotFoundError: no call of the live history has this id.
     """
-    record = read_log(ref, _call_record, None, call_id, ref.engine.seed)
+    record = None
+    if isinstance(call_id, str):  # of a subclass, such as a StrEnum, the text itself
+        record = read_log(ref, _call_record, None, call_id[:], ref.engine.seed)
     if record is None:
-        msg = f"session {ref.name!r} has no call {call_id!r} in its live history"
+        msg = f"session {ref.name!r} has no call {shown(call_id)} in its live history"
         raise NotFoundError(msg)
     return record
 

@@ -23,6 +23,7 @@ from memcore.limits import ITEMS_PAGE, RECOUNT_FORKS_MAX, RECOUNT_PAGE_BYTES
 from memcore.log import CachedSession, Head, History
 from memcore.log.read import Stored, stored_items, tokens_of
 from memcore.model import RecountResult
+from memcore.options import checked_callable
 from memcore.records import record
 from memcore.rows.head import head_key
 from memcore.rows.index import NO_COUNTS, RECORD, Counts, drop_counts, records, write_counts
@@ -108,6 +109,7 @@ def recount(
     """
     engine = ref.engine
     ref.refuse_read_only()
+    checked_callable("progress", progress)
     engine.counters.setdefault(counter.id, counter)
     counted = _Counted((0, 0))
     allowed = 0

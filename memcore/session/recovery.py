@@ -40,7 +40,7 @@ from memcore.log.history import History, merged
 from memcore.log.read import Stored, again, facts_of, opened, predecessor, tokens_of
 from memcore.log.session_txn import rebase_counts
 from memcore.model import Checkpoint
-from memcore.options import checked_bool
+from memcore.options import checked_bool, checked_choices
 from memcore.records import record
 from memcore.rows import index
 from memcore.rows.head import Head, Segment, head_key
@@ -921,8 +921,8 @@ def _mend_lease(txn: Txn, place: tuple[int, int]) -> bool:
 
 
 def _checked_steps(steps: Iterable[str]) -> tuple[str, ...]:
-    found = tuple(steps) if not isinstance(steps, str) else ()
-    if not found or not set(found) <= set(RECOVERY_STEPS):
-        msg = f"steps: expected some of {', '.join(RECOVERY_STEPS)}, got {steps!r:.80}"
+    found = checked_choices("steps", steps, RECOVERY_STEPS)
+    if not found:
+        msg = f"steps: expected some of {', '.join(RECOVERY_STEPS)}"
         raise InvalidOptionError(msg)
     return found

@@ -102,6 +102,7 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
     if plan:
         return draft.result()
     transact, given_up = ref.engine.store.transact, draft.open_calls
+    first = draft.plan
     if given_up:
         transact(_give_up(ref, draft))
         draft = _prepare(ref, mode)
@@ -110,7 +111,11 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
         if draft.is_empty:
             break
         try:
-            return draft.result(transact(RecordRepair(ref, draft)))
+            found = draft.result(transact(RecordRepair(ref, draft)))
+            if given_up:  # contexts show no event: the tokens of those just appended are apart
+                tokens = first.tokens_before, first.tokens_kept
+                return replace(found, tokens_before=tokens[0], tokens_after=tokens[1])
+            return found
         except (RevisionConflict, PlanStaleError):
             if left == 1:
                 raise

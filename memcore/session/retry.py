@@ -40,7 +40,15 @@ from memcore.log import (
 from memcore.log.history import TailLedger
 from memcore.log.idempotency import IdempotentRequest
 from memcore.model import FAILED, Envelope, Item, ItemKind, Receipt
-from memcore.options import checked_bool, checked_int, checked_optional_int
+from memcore.options import (
+    checked_bool,
+    checked_int,
+    checked_optional_int,
+    checked_texts,
+    need_instance,
+    need_plain_function,
+    shown,
+)
 from memcore.privacy import PlacedRedaction, Redaction, RedactionPolicy
 from memcore.records import record
 from memcore.rows.item import split_body
@@ -91,6 +99,7 @@ __all__ = [
 
 BUNDLE_FORMAT: Final = 1
 BUNDLE_BYTES_LEAST: Final = 2048
+_RETRIES_MAX: Final = 1000
 _ITEMS_MAX: Final = 64
 """Items shown around the failure, at most; whole groups."""
 _TAIL_TYPES: Final = 32
@@ -216,7 +225,8 @@ class _Clean:
     def __init__(self, ref: SessionRef, policy: RedactionPolicy | None) -> None:
         names = (ref.user, ref.name, ref.app, ref.engine.store.path)
         own = {name for name in names if len(name) >= _NAME_CHARS_LEAST and name != "default"}
-        given = policy or RedactionPolicy()
+        given = RedactionPolicy() if policy is None else policy
+        need_instance("policy", given, RedactionPolicy, what="a RedactionPolicy or None")
         self._own = sorted(own, key=lambda name: (-len(name), name))
         store = ref.engine.store
         secret = store.secret.found() or store.seed
@@ -498,10 +508,7 @@ class LadderRules:
         if least is not None and not (_is_number(least) and 0 <= least <= 1):
             msg = f"confidence_min: expected a number of 0 to 1 or None, got {least!r:.40}"
             raise InvalidOptionError(msg)
-        risks = self.risks
-        if isinstance(risks, str) or not all(isinstance(risk, str) for risk in risks):
-            msg = f"risks: expected names, got {risks!r:.40}"
-            raise InvalidOptionError(msg)
+        risks = checked_texts("risks", self.risks)
         object.__setattr__(self, "risks", tuple(risk.casefold() for risk in risks))
 
 
@@ -759,6 +766,10 @@ class Ladder:
             ClosedError, ReadOnlyError, StorageError
         """
         steps = self.climb(step, request_id=request_id, fallbacks=fallbacks, retries=retries)
+        for each in _rungs(step, fallbacks, 0):
+            need_plain_function(
+                "step, fallbacks", each.step, instead="memcore.aio has an awaited ladder"
+            )
         tried: Tried | None = None
         while True:
             try:
@@ -778,7 +789,9 @@ class Ladder:
     ) -> Generator[tuple[Attempt, Step], Tried, LadderOutcome]:
         """Like ``run``, for callers that run the steps: yields attempts, returns the outcome."""
         _check_request(request_id)
-        checked_int("retries", retries)
+        if checked_int("retries", retries) > _RETRIES_MAX:
+            msg = f"retries: expected at most {_RETRIES_MAX}, got {shown(retries)}"
+            raise InvalidOptionError(msg)
         rungs = _rungs(step, fallbacks, retries)
         repeated = self._before(request_id)
         if repeated is not None:
@@ -871,6 +884,9 @@ class Ladder:
 
 
 def _rungs(step: Step, fallbacks: Iterable[Step], retries: int) -> list[_Rung]:
+    if isinstance(fallbacks, str | Mapping) or not isinstance(fallbacks, Iterable):
+        msg = f"fallbacks: expected callables in a list, got {shown(fallbacks)}"
+        raise InvalidOptionError(msg)
     listed = [step, *fallbacks]
     for each in listed:
         if not callable(each):

@@ -49,7 +49,17 @@ from memcore.search.index import (
     is_leaving,
     is_sparse,
 )
-from memcore.search.items import first_of, ids_in, item_id, size_of, subtract, united
+from memcore.search.items import (
+    common,
+    first_of,
+    has_item,
+    ids_in,
+    item_id,
+    newest_of,
+    size_of,
+    subtract,
+    united,
+)
 from memcore.search.vectors import MODES
 from memcore.session.delete import resume_removals
 from memcore.session.engine import Engine, SessionRef
@@ -887,10 +897,12 @@ def _find(
                 if (asked.sessions is None or name in asked.sessions) and name not in refused
             )  # fmt: skip
         stale = coverage.stale()
-        beside = _beside(txn, scope, coverage, head.key) if stale else ()
+        seen = _live_in(coverage, visible)
+        beside = _beside(txn, scope, coverage, head.key, seen) if stale else ()
         gone = coverage.dead(stale) if stale else []
-        is_whole = len(visible) == len(coverage.names) and size_of(gone) <= GONE_MAX
-        ranges = None if is_whole else united(*(coverage.live[each] for each in visible))
+        ranges = seen
+        if ranges is None and size_of(gone) > GONE_MAX:
+            ranges = united(*coverage.live.values())
         query = search.Query(
             asked.query,
             kinds=(search.DocumentKind.ITEM,),
@@ -933,6 +945,13 @@ def _find(
     return found, cut
 
 
+def _live_in(coverage: Coverage, visible: Collection[int]) -> Segments | None:
+    """Return the live items of visible sessions; None: all sessions are."""
+    if len(visible) == len(coverage.names):
+        return None
+    return united(*(coverage.live[each] for each in visible))
+
+
 def _fits(item: Item, asked: SearchRequest) -> bool:
     """Return True if an item is what is asked for, whatever the index says about it."""
     if item.kind not in (asked.kinds or _WEIGHTS):
@@ -953,17 +972,24 @@ def _lent(
 
 
 def _beside(
-    txn: ReadTxn, scope: int, coverage: Coverage, key: bytes
+    txn: ReadTxn, scope: int, coverage: Coverage, key: bytes, seen: Segments | None
 ) -> Sequence[search.PreparedDocument]:
-    """Return the documents of live items that are not indexed yet."""
+    """Return the documents of live items that are not indexed yet, of too many the newest.
+
+    ``seen``: the items among which it is searched, which come first; None: all.
+    """
     fresh = coverage.unindexed(coverage.stale())
-    beyond = size_of(fresh) - UNINDEXED_MAX
-    if beyond > 0:
-        logger("memcore.search").warning(
-            "%d items are not indexed and not searched: index the sessions with a handle that may"
-            " write", beyond,
-        )  # fmt: skip
-        fresh = subtract(fresh, first_of(fresh, beyond))
+    if size_of(fresh) > UNINDEXED_MAX:
+        wanted = fresh if seen is None else common(fresh, seen)
+        read = newest_of(wanted, UNINDEXED_MAX)
+        beyond = size_of(wanted) - size_of(read)
+        if beyond:
+            logger("memcore.search").warning(
+                "%d items are not indexed and not searched: index the sessions with a handle that"
+                " may write", beyond,
+            )  # fmt: skip
+        others = newest_of(subtract(fresh, wanted), UNINDEXED_MAX - size_of(read))
+        fresh = united(read, others)
     return [each.prepared(key) for each in _documents(txn, scope, fresh)]
 
 
@@ -1027,13 +1053,13 @@ def _check_items(txn: ReadTxn, scope: int, head: search.IndexHead) -> Iterator[s
         is_present = row is not None and row[_MARK] == mark.mark
         if is_present and united(mark.segments) != united(coverage.live.get(session, [])):
             yield f"the watermark of session {session} covers other items than its history has"
-    covered = coverage.covered()
+    covered = united(coverage.covered())
     for _, id_ in search.documents_of(txn, scope, search.DocumentKind.ITEM):
         owner, seq = (int.from_bytes(part, "big") for part in (id_[:8], id_[8:]))
-        if subtract([(owner, seq, seq)], covered):
+        if not has_item(covered, owner, seq):
             yield f"it has item {seq} of session {owner}, which no watermark covers"
     live = united(*coverage.live.values())
-    for owner, item in _items_in(txn, scope, subtract(covered, subtract(covered, live))):
+    for owner, item in _items_in(txn, scope, common(covered, live)):
         document = document_of(owner, item)
         place = search.DocumentKind.ITEM, item_id(owner, item.seq)
         known = search.indexed_form(txn, scope, *place)

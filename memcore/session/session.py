@@ -29,7 +29,12 @@ from memcore.model import (
     Summarize,
     View,
 )
-from memcore.options import checked_int, checked_optional_int, checked_optional_seconds
+from memcore.options import (
+    checked_int,
+    checked_optional_int,
+    checked_optional_seconds,
+    need_instance,
+)
 from memcore.session import read, usage
 from memcore.session.append import (
     AnyEnvelope,
@@ -742,7 +747,7 @@ class Session:
     # --- undo -------------------------------------------------------------------------------------
 
     def undo(self, count: int = 1, *, expected_revision: int | None = None) -> list[Item]:
-        """Remove the last ``count`` items from the live history; return them, oldest first."""
+        """Remove the last ``count`` items, or all that are live; return them, oldest first."""
         return self._commit(Undo(self._ref, count, expected_revision=expected_revision))
 
     # --- checkpoints ------------------------------------------------------------------------------
@@ -948,6 +953,7 @@ class Session:
 
     def plan_share(self, child: Session, seq: int | None) -> Append:
         """Return the change that ``share`` commits."""
+        need_instance("child", child, Session, what="a session")
         return session.share_result(self._ref, child._ref, seq)
 
     def as_agent(self, name: str, *, share: str = "results") -> AgentView:
@@ -1103,7 +1109,7 @@ class Session:
 
     def tail(self, count: int, *, skip_corrupt: bool = False, redact: Redact = None) -> list[Item]:
         """The last ``count`` live items, oldest first; ``redact`` as in ``context``."""
-        checked_int("tail", count)
+        checked_int("count", count)
         found = read.last_items(self._ref, count, skip_corrupt=skip_corrupt)
         if redact is None or redact is False:
             return found

@@ -257,6 +257,7 @@ class Fields(ABC, Generic[C]):
         idempotency_key: str | None = None,
     ) -> int:
         """Set a field; as ``update`` with this one write."""
+        packed_field(key)
         return self.update({key: value}, expected=expected, idempotency_key=idempotency_key)
 
     def update(

@@ -24,7 +24,7 @@ from typing import (
 
 from memcore.codec.values import encode_json
 from memcore.errors import InvalidOptionError, InvalidUpdateError, StateSchemaError
-from memcore.options import checked_idempotency_key, closest
+from memcore.options import checked_idempotency_key, closest, shown
 from memcore.records import record
 
 __all__ = [
@@ -202,6 +202,9 @@ def fields_of(command: Any) -> list[Write]:
         InvalidUpdateError: they are neither.
     """
     update = getattr(command, "update", None)
+    if isinstance(command, Mapping) or not hasattr(command, "update"):
+        msg = f"command: expected a memcore.Command(update, messages), got {shown(command)}"
+        raise InvalidUpdateError(msg)
     if update is None:
         return []
     if isinstance(update, Mapping):
@@ -818,11 +821,12 @@ def merge_entries(
     Those of ``right`` take precedence, and a None in it deletes an entry.
 
     Raises:
-        InvalidUpdateError: ``right`` is neither a mapping nor None.
+        InvalidUpdateError: one of both is neither a mapping nor None.
     """
-    if right is not None and not isinstance(right, Mapping):
-        msg = f"merge_entries: expected a mapping of entries, got {type(right).__name__}"
-        raise InvalidUpdateError(msg)
+    for each in (left, right):
+        if each is not None and not isinstance(each, Mapping):
+            msg = f"merge_entries: expected a mapping of entries, got {type(each).__name__}"
+            raise InvalidUpdateError(msg)
     merged = dict(left or {})
     for name, entry in (right or {}).items():
         if entry is None:
@@ -844,8 +848,12 @@ def append_messages(left: list[Any] | None, right: Any) -> list[Any]:
         right: a message, or a list of them: mappings, or objects with an ``id``.
 
     Raises:
-        InvalidUpdateError: ``right`` contains text or None instead of a message.
+        InvalidUpdateError: ``left`` is no list, or ``right`` contains text or None instead of a
+            message.
     """
+    if left is not None and not isinstance(left, list | tuple):
+        msg = f"append_messages: expected a list of messages, got {type(left).__name__}"
+        raise InvalidUpdateError(msg)
     messages = list(left or [])
     for message in right if isinstance(right, list | tuple) else [right]:
         if message is None or isinstance(message, str | bytes):

@@ -34,6 +34,7 @@ from memcore.errors import (
     NestedCallError,
     OutcomeUnknownError,
     StoreFullError,
+    StoreLockedError,
 )
 from memcore.limits import (
     BATCH_CLOSURES_MAX,
@@ -626,6 +627,12 @@ class SpaceReserve(ReserveFields):
 
     def _rows_in(self, raw: RawTxn, puts: dict[bytes, int]) -> Rows:
         return rows_in(raw, puts)
+
+    def _refuse_unlinked(self) -> NoReturn:
+        raise StoreLockedError(
+            f"{self._path}: the file was deleted or replaced since it was opened; nothing was "
+            "stored: close the store and open it again"
+        )
 
     def _newest_figures(self) -> tuple[int, int, int, int]:
         """Return the figures of the newest meta page that parses; raises with the reason if none.

@@ -312,8 +312,13 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
     It has the owner and mode of ``like``. Its temporary name is removed at the end, if it still
     exists, even after an interrupt. The flock on it shows that the creating process is alive.
     """
-    remove_leftovers(final)
     temporary, fd = temporary_name(final), -1  # bound before the ``try``: removed below
+    try:
+        remove_leftovers(final)
+        with suppress(FileNotFoundError):
+            os.lstat(temporary + MOVING)
+    except OSError as exc:  # there is no such directory, nobody may look into it, a name too long
+        raise StoreAccessError(f"{final}: cannot write: {exc.strerror}") from exc
     try:
         while fd < 0:
             fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)

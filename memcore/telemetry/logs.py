@@ -19,7 +19,7 @@ import orjson
 from memcore import errors
 from memcore.errors import InvalidOptionError
 from memcore.files import open_private
-from memcore.options import checked_int
+from memcore.options import checked_int, checked_path, shown
 from memcore.telemetry.record import Record, Sink, checked_names
 
 __all__ = [
@@ -134,15 +134,16 @@ class AccessLog(Sink):
         flush_seconds: float = 1.0,
         names: str = "clear",
     ) -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            msg = f"path: expected the path of a file, got {path!r:.80}"
+        self.path = os.path.realpath(checked_path("path", path))
+        if os.path.isdir(self.path):
+            msg = f"path: {self.path} is a directory; name a file in it"
             raise InvalidOptionError(msg)
-        self.path = os.path.realpath(os.fsdecode(os.fspath(path)))
         self._rotate_bytes = checked_int("rotate_bytes", rotate_bytes, least=1)
         self._keep = checked_int("keep", keep)
         self._buffer_bytes = checked_int("buffer_bytes", buffer_bytes)
-        if isinstance(flush_seconds, bool) or not isinstance(flush_seconds, int | float):
-            msg = f"flush_seconds: expected a number of seconds, got {flush_seconds!r:.80}"
+        is_number = isinstance(flush_seconds, int | float) and not isinstance(flush_seconds, bool)
+        if not is_number or not flush_seconds >= 0:
+            msg = f"flush_seconds: expected 0 or more seconds, got {shown(flush_seconds)}"
             raise InvalidOptionError(msg)
         self._flush_seconds = flush_seconds
         self.names = checked_names(names)

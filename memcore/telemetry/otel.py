@@ -15,6 +15,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from memcore.errors import ClosedError, InvalidOptionError, StorageError
+from memcore.options import checked_texts
 from memcore.telemetry.record import Record, Sink, checked_names
 
 __all__ = [
@@ -337,8 +338,4 @@ def _chosen(spans: Any) -> frozenset[str]:
     if isinstance(spans, str) or not isinstance(spans, Iterable):
         msg = f"spans: expected True, False or names of operations, got {spans!r:.80}"
         raise InvalidOptionError(msg)
-    chosen = frozenset(spans)
-    if not all(isinstance(name, str) for name in chosen):
-        msg = "spans: expected names of operations, each a str"
-        raise InvalidOptionError(msg)
-    return chosen
+    return frozenset(checked_texts("spans", spans))

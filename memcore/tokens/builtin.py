@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, final
 from memcore import vocab
 from memcore._fast import Encoding, MessageCounter
 from memcore.errors import CounterUnavailableError, InvalidOptionError
-from memcore.options import checked_int
+from memcore.options import checked_int, shown
 from memcore.tokens.counter import (
     DEFAULT_PROFILE,
     TOKENS_UNBOUNDED,
@@ -178,8 +178,8 @@ _DIGITS: Final = re.compile(r"\d{1,3}")
 
 def _number(what: str, value: Any, least: float) -> float:
     wrong = isinstance(value, bool) or not isinstance(value, int | float)
-    if wrong or not math.isfinite(value) or not least <= value <= FACTOR_MAX:
-        msg = f"{what}: expected a number of {least:g} to {FACTOR_MAX}, got {value!r:.80}"
+    if wrong or not least <= value <= FACTOR_MAX:  # nor NaN
+        msg = f"{what}: expected a number of {least:g} to {FACTOR_MAX}, got {shown(value)}"
         raise InvalidOptionError(msg)
     return float(f"{value:g}")  # as written in the id
 

@@ -286,7 +286,7 @@ def test_a_dry_run_says_what_compaction_then_does(wordy) -> None:
     assert [item["fate"] for item in planned["items"]] == ["pin", *["fold"] * 3, "keep", "keep"]
     text = run(*options, "--dry-run").stdout
     assert text.startswith(
-        "default/default, summarized: cut behind seq 4; 3 items are folded, 2 kept, 0 of "
+        "default/default, summarized: cut after seq 4; 3 items are folded, 2 kept, 0 of "
     )
     assert "  tools called: weather\n" in text
     assert text.endswith("nothing was written\n")
@@ -312,9 +312,10 @@ def test_a_dry_run_shows_what_is_covered(wordy) -> None:
 def test_compaction_that_saves_nothing_is_refused(store) -> None:
     options = ("compact", "chat", "--store", store, "--keep-last", 2)
     assert parsed(*options, "--dry-run")["status"] == "refused"
-    assert run(*options, "--dry-run").stdout.startswith("nothing to do: summarized: 40 tokens ")
+    assert run(*options, "--dry-run").stdout.startswith("nothing to do: it would not save")
     assert parsed(*options, "--yes")["view"] is None
-    assert run(*options, "--yes").stdout.startswith("nothing done: summarized: 40 tokens before, ")
+    done = run(*options, "--yes").stdout
+    assert done.startswith("nothing done: it would not save enough: 40 tokens before, ")
 
 
 def test_a_policy_is_a_preset_or_a_file(wordy, tmp_path) -> None:
@@ -373,7 +374,7 @@ BAD_LINES = {
     b"{not json": "not JSON",
     b"\xff\xfe": "not UTF-8",
     b"7": "the line: expected a list of messages, got int",
-    b'{"id": "x"}': "messages: expected a list of messages, got NoneType",
+    b'{"id": "x"}': "'messages' is missing",
     b'["text"]': "messages[0]: expected an object, got str",
     b'{"id": [1], "messages": []}': "id: expected a non-empty string",
     b'{"id": "", "messages": []}': "id: expected a non-empty string",

@@ -52,7 +52,7 @@ def test_a_checkpoint_is_where_rewind_and_fork_go(store) -> None:
     assert (looked["taken_back"], looked["put_back"], looked["dry_run"]) == (2, 0, True)
     assert shown(store) == ["1", "2", "3"]
     done = run("rewind", "chat@1", "--yes").stdout
-    assert done == "2 items taken back, 0 put back; the state is that of then\n"
+    assert done == "2 items taken back, 0 put back; the state is that of then: plan differ\n"
     assert shown(store) == ["1"]
     assert parsed("fork", "chat@three", "side")["items"] == 3
     assert parsed("fork", "chat@1", "early")["items"] == 1
@@ -110,7 +110,10 @@ def test_a_held_session_is_not_deleted(store) -> None:
 
 def test_values_are_shown_and_changed(store) -> None:
     alice = "--user", "alice"
-    assert parsed("kv", "notes", *alice)["values"] == {"k": {"a": 1}, "raw": {"bytes": 2}}
+    assert parsed("kv", "notes", *alice)["values"] == {
+        "k": {"a": 1},
+        "raw": {"bytes": 2, "base64": "AAE="},
+    }
     assert json.loads(run("kv", "notes", "k", *alice).stdout) == {"a": 1}
     assert run("kv", "notes", "none", *alice).exit_code == ExitCode.NOT_FOUND
     assert run("kv", "notes", "k", *alice, "--set", "[2]").exit_code == ExitCode.REFUSED
@@ -156,7 +159,7 @@ def test_a_user_or_an_app_says_what_to_export(store, tmp_path) -> None:
 
 
 def test_checkpoints_are_named_by_number(store) -> None:
-    assert run("checkpoint", "chat").stdout.startswith("checkpoint #1 behind seq 3")
+    assert run("checkpoint", "chat").stdout.startswith("checkpoint #1 after seq 3")
     run("rewind", "chat@1", "--yes")
     assert parsed("rewind", "chat@#1", "--yes")["put_back"] == 2
     assert shown(store) == ["1", "2", "3"]

@@ -340,7 +340,7 @@ def test_a_summary_that_saves_nothing_is_refused_where_nothing_is_due(session, c
     with caplog.at_level(logging.WARNING, logger="memcore"):
         done = session.compact(lambda _: "word " * 500, force=True)
     assert (done.status, done.view) == ("refused", None)
-    assert "it has to save some" in done.reason
+    assert "it would not save enough" in done.reason
     assert done.reason in caplog.text
     assert session.views() == []
 

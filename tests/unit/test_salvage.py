@@ -608,7 +608,7 @@ def test_what_salvage_refuses(chat, tmp_path, saved) -> None:
     foreign = tmp_path / "foreign"
     for raw in (b"", b"x", random.Random(1).randbytes(50 * PAGE), bytes(50 * PAGE)):
         foreign.write_bytes(raw)
-        with pytest.raises(StoreFormatError, match="nothing in it was written by memcore"):
+        with pytest.raises(StoreFormatError, match="no row of memcore is left in it"):
             memcore.salvage(foreign, saved)
     with memcore.open(chat), pytest.raises(StoreLockedError):
         memcore.salvage(chat, saved)

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import memcore
 from memcore.cli.app import app
@@ -28,6 +30,7 @@ from memcore.search import (
     IndexWriter,
     Query,
     Watermark,
+    items,
     rank,
     read_head,
     read_watermarks,
@@ -937,3 +940,29 @@ def test_memories_lend_without_an_index(path):
         assert lent(db, "cat") == [("a", 1)]
     with memcore.open(path, read_only=True) as db:
         assert lent(db, "cat") == [("a", 1)]
+
+
+def test_of_too_many_items_those_that_are_searched_are_read_first(db, monkeypatch, caplog) -> None:
+    """A filter by session finds what lies behind thousands of newer items that are not indexed."""
+    monkeypatch.setattr("memcore.session.search.UNINDEXED_MAX", 4)
+    for number in range(12):
+        db.session(f"s{number}").append({"role": "user", "content": f"window {number}"})
+    assert [hit.session_id for hit in db.search("window", sessions=["s1"])] == ["s1"]
+    assert "not searched" not in caplog.text
+    found = {hit.session_id for hit in db.search("window", k=20)}
+    assert found == {"s8", "s9", "s10", "s11"}
+    assert "8 items are not indexed and not searched" in caplog.text
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30), st.integers(0, 5)), max_size=12),
+    st.integers(1, 4),
+    st.integers(1, 36),
+)
+def test_an_item_is_found_in_segments_by_bisection(spans, session, seq) -> None:
+    segments = items.united([(owner, low, low + more) for owner, low, more in spans])
+    is_there = any(owner == session and low <= seq <= high for owner, low, high in segments)
+    assert items.has_item(segments, session, seq) is is_there
+    whole = items.newest_of(segments, seq)
+    assert items.size_of(whole) == min(seq, items.size_of(segments))
+    assert items.common(segments, whole) == items.united(whole)
