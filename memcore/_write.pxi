@@ -321,7 +321,7 @@ def clock_us():
     Raises:
         StorageError: the clock is before 1970 or after 2106, which no row can hold.
     """
-    cdef object now_ns = _time.time_ns()
+    cdef object misset_clock, now_ns = _time.time_ns()
     cdef int overflow = 0
     cdef long long ns = PyLong_AsLongLongAndOverflow(now_ns, &overflow)
     if overflow or ns < 0 or ns // 1000 >= CLOCK_US:

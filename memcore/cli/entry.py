@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
-from signal import SIG_DFL, SIGTERM, getsignal, signal
+from signal import ITIMER_REAL, SIG_DFL, SIGALRM, SIGTERM, getsignal, setitimer, signal
 from threading import current_thread, main_thread
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -96,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_program = argv is None and current_thread() is main_thread()
     if is_program and getsignal(SIGTERM) is SIG_DFL:
         signal(SIGTERM, _terminate)
+    if is_program:
+        sys.unraisablehook = _raise_again
     try:
         code = _run(arguments, is_program=is_program)
         sys.stdout.flush()
@@ -110,6 +112,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _terminate(*_: Any) -> NoReturn:
     raise Terminated
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _raise_again(found: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt a moment later if it came in a finalizer, where Python drops it."""
+    error = found.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        signal(SIGALRM, _terminate if isinstance(error, Terminated) else _interrupt)
+        setitimer(ITIMER_REAL, _AGAIN_SECONDS)
+    else:
+        sys.__unraisablehook__(found)
+
+
+_AGAIN_SECONDS: Final = 0.01
 
 
 def _run(arguments: list[str], *, is_program: bool) -> int:

@@ -738,6 +738,33 @@ def test_a_terminated_verb_leaves_no_temporary_file(store, tmp_path) -> None:
     assert not [each for each in tmp_path.iterdir() if each.name.startswith("out")]
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_in_a_finalizer_is_not_lost(store, name) -> None:
+    """Python drops what a finalizer raises: the verb would go on, and end with 0."""
+    code = (
+        "import os, signal, threading\n"
+        "from memcore.cli import export\n"
+        "from memcore.cli.entry import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Finalized:\n"
+        "    def __del__(self):\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
+        "def fsync(fd):\n"
+        "    Finalized()\n"
+        "    threading.Event().wait(60)\n"
+        "export.os.fsync = fsync\n"
+        "export.sys.argv = ['memcore', 'export', '--all', '--to', 'out.jsonl']\n"
+        "raise SystemExit(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=False, cwd=store.parent, capture_output=True,
+        text=True, env={**os.environ, "MEMCORE_STORE": str(store)}, timeout=50,
+    )  # fmt: skip
+    is_term = name == "SIGTERM"
+    assert ran.returncode == (ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED), ran
+    assert ran.stderr == f"memcore: error: {'terminated' if is_term else 'interrupted'}\n"
+
+
 def test_an_error_that_cannot_be_told_keeps_its_code(store) -> None:
     with open("/dev/full", "w") as full:
         for words, code in ((["show", "nope"], 3), (["ls", "--bogus"], 2), (["ls"], 0)):
