@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,6 +18,9 @@ from memcore.cli.output import complain, warn
 from memcore.options import checked_path
 from memcore.store.interface import SERVER_SCHEMES, need_known_address
 from memcore.store.store import is_own_file
+
+if TYPE_CHECKING:
+    from memcore.graph import ThreadEntry
 
 if "help" not in click.Argument.__init__.__code__.co_varnames:
     raise ImportError("click 8.5 or later is needed", name="click")
@@ -49,6 +52,7 @@ __all__ = [
     "session_argument",
     "store_option",
     "store_path",
+    "threads_of",
     "user_option",
     "verb",
     "verify_option",
@@ -389,11 +393,24 @@ def find_session(
     if not found:
         limits = [f"{kind} {value!r}" for kind, value in (("user", user), ("app", app)) if value]
         where = f" of {' in '.join(limits)}" if limits else ""
-        msg = f"there is no session {name!r}{where} in {db.path}; 'memcore ls' lists them"
+        hint = "'memcore ls' lists them"
+        if any(each.thread == name for _, _, each in threads_of(db, user, app)):
+            hint = "it is the name of a graph's thread: see 'memcore ls --threads'"
+        msg = f"there is no session {name!r}{where} in {db.path}; {hint}"
         raise memcore.NotFoundError(msg)
     owners = ", ".join(f"--user {s.user!r} --app {s.app!r}" for s in found[:3])
     msg = f"{len(found)} sessions are named {name!r}; say which: {owners}"
     raise memcore.InvalidOptionError(msg)
+
+
+def threads_of(
+    db: memcore.Database, user: str | None, app: str | None
+) -> Iterator[tuple[str, str, ThreadEntry]]:
+    """Yield application, user and entry of the threads of graphs, of all or of those named."""
+    for its_app, its_user in db.scopes():
+        if user in (None, its_user) and app in (None, its_app):
+            for entry in db.scope(app=its_app, user=its_user).graph.threads():
+                yield its_app, its_user, entry
 
 
 def find_position(

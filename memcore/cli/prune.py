@@ -17,6 +17,7 @@ from memcore.cli.options import (
     need_choice,
     reading,
     store_option,
+    threads_of,
     user_option,
     verb,
     writing,
@@ -110,15 +111,12 @@ def _chosen(
     db: memcore.Database, wanted: tuple[str, ...], *, user: str | None, app: str | None
 ) -> Iterator[tuple[GraphStore, str]]:
     missing = set(wanted)
-    for its_app, its_user in db.scopes():
-        if user in (None, its_user) and app in (None, its_app):
-            graph = db.scope(app=its_app, user=its_user).graph
-            for entry in list(graph.threads()):
-                if not wanted or entry.thread in wanted:
-                    missing.discard(entry.thread)
-                    yield graph, entry.thread
+    for its_app, its_user, entry in list(threads_of(db, user, app)):
+        if not wanted or entry.thread in wanted:
+            missing.discard(entry.thread)
+            yield db.scope(app=its_app, user=its_user).graph, entry.thread
     if missing:
-        msg = f"there is no thread {min(missing)!r} in {db.path}; 'memcore prune --dry-run' has all"
+        msg = f"there is no thread {min(missing)!r} in {db.path}; 'memcore ls --threads' lists them"
         raise memcore.NotFoundError(msg)
 
 

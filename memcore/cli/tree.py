@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,12 +17,16 @@ from memcore.cli.options import (
     json_option,
     reading,
     store_option,
+    threads_of,
     user_option,
     verb,
 )
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
 from memcore.cli.show import PREVIEW_CHARS, kind_of
 from memcore.preview import preview
+
+if TYPE_CHECKING:
+    from memcore.graph import ThreadEntry
 
 __all__ = [
     "list_sessions",
@@ -155,11 +159,19 @@ _HEADINGS = ("session", "user", "app", "items", "tokens", "open calls", "policy"
 @store_option
 @user_option
 @app_option
+@click.option("--threads", is_flag=True, help="List the threads of graphs instead.")
 @json_option
-def list_sessions(store: str, *, user: str | None, app: str | None, as_json: bool) -> None:
-    """List sessions with their items, tokens and open calls."""
+def list_sessions(
+    store: str, *, user: str | None, app: str | None, threads: bool, as_json: bool
+) -> None:
+    """List sessions with their items, tokens and open calls; or the threads of graphs."""
     with reading(store) as db:
+        graphs = threads_of(db, user, app)
+        if threads:
+            _list_threads(list(graphs), as_json=as_json)
+            return
         found = list(db.sessions(user=user, app=app))
+        others = sum(1 for _ in graphs)
     if as_json:
         emit_json("ls", {"sessions": [asdict(entry) for entry in found]})
         return
@@ -180,6 +192,20 @@ def list_sessions(store: str, *, user: str | None, app: str | None, as_json: boo
         ),
         flexible=0,
     )
+    if others:
+        print(f"and {others:,} threads of graphs: memcore ls --threads")
+
+
+def _list_threads(found: list[tuple[str, str, ThreadEntry]], *, as_json: bool) -> None:
+    if as_json:
+        told = [{"app": app, "user": user, **asdict(each)} for app, user, each in found]
+        emit_json("ls", {"threads": told})
+        return
+    rows = (
+        (each.thread, user, app, timestamp(each.created_at), each.newest or "")
+        for app, user, each in found
+    )
+    print_table(("thread", "user", "app", "created", "newest checkpoint"), rows, flexible=0)
 
 
 # --- ``memcore diff``: the point at which two histories diverge -----------------------------------

@@ -506,7 +506,7 @@ def test_only_public_names_are_shown() -> None:
         ("bench --seconds nan", ExitCode.USAGE, "is no finite number"),
         ("audit cut --older-than-days nan --yes", ExitCode.USAGE, "is no finite number"),
         ("memory consolidate --archive-below inf", ExitCode.USAGE, "is no finite number"),
-        ("prune nope --dry-run", ExitCode.NOT_FOUND, "'memcore prune --dry-run' has all"),
+        ("prune nope --dry-run", ExitCode.NOT_FOUND, "'memcore ls --threads' lists them"),
         ("sweep --yes --archive no/x", ExitCode.NOT_FOUND, "there is no directory 'no'"),
         ("export --all --to ''", ExitCode.USAGE, "expected a file's path, got ''"),
         ("import ''", ExitCode.USAGE, "expected a file's path, got ''"),

@@ -51,6 +51,21 @@ def left(store: Path, thread: str, user: str) -> list[str]:
         return [one.checkpoint for one in found]
 
 
+def test_threads_are_listed_and_told_from_sessions(store) -> None:
+    listed = run("ls", "--threads", "--store", store)
+    found = {tuple(line.split()[:2]) for line in listed.stdout.splitlines()[1:]}
+    assert found == {("chat", "alice"), ("other", "alice"), ("chat", "default")}
+    alice = run("ls", "--threads", "--user", "alice", "--json", "--store", store)
+    assert {each["thread"] for each in json.loads(alice.stdout)["threads"]} == {"chat", "other"}
+    others = "and 3 threads of graphs: memcore ls --threads\n"
+    assert run("ls", "--store", store).stdout.endswith(others)
+    missed = run("show", "other", "--store", store)
+    assert missed.exit_code == ExitCode.NOT_FOUND
+    with memcore.open(store) as db:
+        db.session("s").append({"role": "user", "content": "x"})
+    assert run("ls", "--store", store).stdout.splitlines()[1].startswith("s ")
+
+
 def test_a_dry_run_writes_nothing(store) -> None:
     before = store.read_bytes()
     found = pruned(store, "--dry-run", "--keep-last", 2, "--user", "alice")
