@@ -40,6 +40,7 @@ verbs = InOrder(
     no_args_is_help=True,
 )
 
+_TIMES = ("recorded_at", "observed_at", "valid_from", "valid_to", "expires_at")
 user_option = click.option("--user", default="default", metavar="NAME", help="Whose memory.")
 app_option = click.option("--app", default="default", metavar="NAME", help="In which application.")
 number_argument = click.argument("number", type=int, metavar="ID", help="The number of the memory.")
@@ -241,7 +242,18 @@ def _show(found: memcore.Memory | None, what: str, *, command: str | None) -> No
         return
     for name, value in _mapping(found).items():
         if value not in (None, [], {}, ()):
-            print(escape(f"{name}: {value}"))
+            print(escape(f"{name}: {_said(name, value)}"))
+
+
+def _said(name: str, value: Any) -> str:
+    """Return the value of a field as people write it: times as dates, sources as SESSION@SEQ."""
+    if name in _TIMES and isinstance(value, int | float):
+        return timestamp(value)
+    if name == "sources":
+        return ", ".join(f"{each['session']}@{seq}" for each in value for seq in each["seqs"])
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
 @verb("history", of=verbs)
