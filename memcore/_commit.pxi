@@ -571,12 +571,13 @@ cdef class ReserveFields:
     """Space available beyond the reserve, as each commit checks it. Used under the write lock.
 
     A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
-    ``_refuse_unlinked()``, which raises if the file has no name any more;
+    ``_refuse_nameless()``, which raises;
     ``_extend(size, more)``, which grows the file and returns by how much; and
     ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
 
     cdef public int fd
+    cdef public bint has_name           # it had a name when it was opened, as far as is known
     cdef public int64_t _left           # bytes that batches may take before the next measurement
     cdef public int64_t _next           # the transaction for which that holds
     cdef public int64_t measured        # measurements so far
@@ -586,6 +587,13 @@ cdef class ReserveFields:
     def figures(self):
         """``(depth, pages, free list's pages, last page)`` at the last look."""
         return self.found.depth, self.found.pages, self.found.free_pages, self.found.last_page
+
+    cdef int _need_name(self) except -1:
+        """Refuse to commit to a file that was deleted or replaced: nobody would ever read it."""
+        cdef struct_stat status
+        if self.has_name and fstat(self.fd, &status) == 0 and not status.st_nlink:
+            self._refuse_nameless()
+        return 0
 
     def look(self):
         """Read the figures of the newest meta page.
@@ -632,12 +640,6 @@ cdef class ReserveFields:
         previous commit went through here too: other processes write, and deletions use pages
         before they free any.
         """
-        return self._reserve(raw, txnid, puts)
-
-    cdef bint _reserve(self, object raw, int64_t txnid, dict puts) except -1:
-        cdef struct_stat status
-        if fstat(self.fd, &status) == 0 and not status.st_nlink:
-            self._refuse_unlinked()     # nobody would ever read what is written to it
         cdef int64_t runs = 0, inline = 0, crowded, large = 0, cost
         cdef bint is_known = txnid == self._next
         if not is_known:
@@ -824,8 +826,10 @@ cdef class BatchRunner:
             follows = self._run_calls(txn, batch, env.redo, &wrote)
             if follows == THEN_COMMIT:
                 if wrote:
-                    if env.reserve is not None and not self._fits(txn, batch):
-                        return THEN_AGAIN
+                    if env.reserve is not None:
+                        env.reserve._need_name()
+                        if not self._fits(txn, batch):
+                            return THEN_AGAIN
                     if env.redo is not None and env.is_tight(txn.size):
                         return THEN_GROW_AHEAD
                     self._commit(txn, batch)
@@ -919,7 +923,7 @@ cdef class BatchRunner:
         if len(batch.calls) == 1 and txn.raw is not None:
             call = batch.calls[0]
             if not call.makes_room:
-                if self.env.reserve._reserve(txn.raw, txn.number, txn.puts):
+                if self.env.reserve.reserve(txn.raw, txn.number, txn.puts):
                     return True
                 measured = True
         return self._has_room(txn, batch, measured=measured)

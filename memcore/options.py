@@ -170,7 +170,8 @@ def need_plain_function(name: str, value: Any, *, instead: str) -> Any:
     if not callable(value):
         msg = f"{name}: expected a callable, got {shown(value)}"
         raise InvalidOptionError(msg)
-    if iscoroutinefunction(value) or iscoroutinefunction(getattr(value, "__call__", None)):  # noqa: B004
+    called = None if isinstance(value, type) else getattr(type(value), "__call__", None)  # noqa: B004
+    if iscoroutinefunction(value) or iscoroutinefunction(called):
         msg = f"{name}: is a coroutine function, which nobody awaits here; {instead}"
         raise InvalidOptionError(msg)
     return value

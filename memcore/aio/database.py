@@ -42,6 +42,7 @@ from memcore.limits import SWEEP_LIMIT
 from memcore.maintenance.backup import CompactReport
 from memcore.maintenance.backup import Progress as CopyProgress
 from memcore.model import ItemKind, SearchHit, SessionEntry
+from memcore.options import need_plain_function
 from memcore.privacy import RedactingFilter
 from memcore.privacy.keyring import Key
 from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
@@ -141,6 +142,7 @@ class AsyncKeyValue:
         idempotency_key: str | None = None,
     ) -> T:
         """As ``KeyValue.transact``; ``fn`` runs in another thread."""
+        need_plain_function("fn", fn, instead="give a plain one")
         change = once(lent(fn, self.sync.gate), idempotency_key)
         return await self._commit(change, makes_room=makes_room, large=True)
 

@@ -230,7 +230,8 @@ class AuditReport:
     resets: int
     """Number of deliberate resets of the anchor."""
     is_anchored: bool
-    """False: no anchor was given, so truncation at the end of a chain is not detected."""
+    """False: no anchor was given, or an empty one, so truncation at the end of a chain is not
+    detected."""
     needs_recovery: bool
     """The last commit is complete once a writer opens; until then it may look truncated."""
 

@@ -69,18 +69,19 @@ def verify_audit(
 ) -> AuditReport:
     """Verify every chain against its anchor and its rows; see ``Database.verify_audit``."""
     checked_callable("progress", progress)
-    store = engine.store
+    store, is_ours = engine.store, False
     chainer = _chainer(engine, key)
     if anchor is None and engine.audit is not None and not callable(engine.audit.anchor):
         anchor = engine.audit.anchor
         env = store.environment()
         if anchor is not None and env.audit is not None:
             env.queue.call(env.audit.anchor, job=True)
+            is_ours = True
     # Read the anchor before the chains: they only grow.
     anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
     found = Verification(store, chainer, anchored)
     found.run(progress)
-    if anchor is not None and found.entries and anchored.is_empty:
+    if is_ours and anchored.is_empty:  # it was anchored just now, if not before
         anchored.problems.append("it is empty: its lines were removed")
     findings = [store.read(lambda txn, s=s: _named(txn, s)) for s in found.found.values()]  # type: ignore[misc]
     return AuditReport(
@@ -91,7 +92,7 @@ def verify_audit(
         rows=found.rows,
         anchors=anchored.lines,
         resets=anchored.resets,
-        is_anchored=anchor is not None,
+        is_anchored=anchor is not None and not anchored.is_empty,
         needs_recovery=store.needs_recovery,
     )
 

@@ -180,8 +180,9 @@ def _need_writable(engine: Engine) -> None:
 # --- Retention on the administrator's handle ------------------------------------------------------
 
 _STEP_LIMIT: Final = 1000
-_INTERVAL_SECONDS_MAX: Final = 366 * 24 * 3600
 """Limit of each sweep by the background thread."""
+_INTERVAL_SECONDS_MAX: Final = 10**9
+"""Longest wait between sweeps: a lock takes no longer timeout than some 290 years."""
 _NOW_MAX: Final = 2**40
 
 

@@ -605,12 +605,16 @@ def read_codex(path: str, owner: Owner, notes: Notes) -> Iterator[Record]:
                 continue
         if rollout.tree.items:
             yield rollout.conversation()
-        else:
-            yield SourceFailure(f"{file}:1", "no rollout of Codex: it holds no item of one")
+        elif rollout.is_foreign and file == path:
+            yield SourceFailure(f"{file}:1", "no rollout of Codex: no line is one of it")
 
 
 class _Rollout:
     """A rollout being read."""
+
+    is_foreign = False
+    """True if there were lines, and none was of a kind that Codex writes."""
+    _knows = False
 
     def __init__(self, file: str, notes: Notes) -> None:
         self.tree = ItemTree(f"{file}:1")
@@ -625,6 +629,10 @@ class _Rollout:
 
     def take(self, number: int, line: Any) -> None:
         """Take in one line."""
+        self._take(number, line)
+        self.is_foreign = not (self._knows or self._name or self.tree.items)
+
+    def _take(self, number: int, line: Any) -> None:
         kind = line.get("type") if isinstance(line, dict) else None
         payload = line.get("payload") if isinstance(line, dict) else None
         if not isinstance(kind, str) or not isinstance(payload, dict):
@@ -649,6 +657,7 @@ class _Rollout:
         elif kind == "event_msg" and payload.get("type") == "thread_rolled_back":
             self._roll_back(payload.get("num_turns"))
         elif kind in _REPEATS:
+            self._knows = True
             self._notes.skip(f"lines of type {kind}")
         else:
             self._notes.skip(f"lines of unknown type {kind[:40]!r}")

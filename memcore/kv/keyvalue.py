@@ -253,7 +253,7 @@ class KeyValue:
         It neither waits for writers nor blocks them, but the pages of its snapshot cannot be
         reused until it returns, so ``fn`` should not block. Raises what ``fn`` raises.
         """
-        need_plain_function("fn", fn, instead="memcore.aio has an awaited read()")
+        need_plain_function("fn", fn, instead="give a plain one")
         return self._read(shown(fn))
 
     def transact(
@@ -275,7 +275,7 @@ class KeyValue:
             idempotency_key: ``fn`` is executed once per key, within a week; a retry returns the
                 first result, which has to be JSON.
         """
-        need_plain_function("fn", fn, instead="memcore.aio has an awaited transact()")
+        need_plain_function("fn", fn, instead="give a plain one")
         checked_bool("makes_room", makes_room)
         return self._write(once(lent(fn, self.gate), idempotency_key), makes_room=makes_room)
 

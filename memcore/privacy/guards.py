@@ -452,6 +452,12 @@ def read_guard(found: Mapping[str, Any]) -> WriteGuard | None:
     kind, options = _KNOWN.get(str(found.get("guard"))), found.get("options")
     if kind is None or not isinstance(options, Mapping):
         return None
+    if kind is InjectionGuard:  # an earlier version took any: names that nothing ever had
+        options = {
+            **options,
+            "sources": [each for each in options.get("sources", SOURCES) if each in SOURCES],
+            "phrases": [each for each in options.get("phrases", ()) if each],
+        }
     try:
         return kind(**options)
     except TypeError as exc:

@@ -65,7 +65,8 @@ class ChangeBatch:
         self._states: list[ScopedChange] = [self._state]
         self._checkpoints: list[Checkpoint] = []
         self._state_counter: int | None = None
-        """The counter that ``expect_state`` named before the first change of the state."""
+        """The counter of the state that ``expect_state`` named."""
+        self._rewinds_state = False
         self._has_ended = False
         self.prepared: list[Prepared] = []
         self.receipt: Receipt | None = None
@@ -179,6 +180,7 @@ class ChangeBatch:
         """Go back to a live seq or a checkpoint, as ``Session.rewind`` does."""
         self.need_open()
         step = rewinding(self._ref, to, state=state)
+        self._rewinds_state = self._rewinds_state or state
         self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
         self._settle_state()
         self._steps.append(step)
@@ -197,7 +199,7 @@ class ChangeBatch:
 
         ``app:`` and ``user:`` fields are stored in the same commit, visible to other sessions.
         """
-        self._begin_state_change()
+        self.need_open()
         self._state.expect(expected)
         self._state.update(update, schema=schema, trace=trace)
         if self._key is not None:
@@ -211,15 +213,20 @@ class ChangeBatch:
         """
         self.need_open()
         self._state_counter = checked_int("counter", counter)
-        if not self._state.is_empty:
-            self._begin_state_change()
 
-    def _begin_state_change(self) -> None:
-        """Expect, from the first change on, the counter that was named."""
-        self.need_open()
-        if self._state_counter is not None:
-            self._state.expect(self._state_counter)
-            self._state_counter = None
+    def _expected(self) -> list[Callable[[SessionTxn], bool]]:
+        """Return the step that compares the state's counter before all others, if one has to."""
+        changes = self._rewinds_state or any(not each.own.is_empty for each in self._states)
+        if self._state_counter is None or not changes:
+            return []
+        change, ref = self._new_change(), self._ref
+        change.expect(self._state_counter)
+
+        def step(draft: SessionTxn) -> bool:
+            change.run(draft.txn, draft.log.place, ref, seq=draft.head.next_seq)
+            return False
+
+        return [step]
 
     def begin_state(
         self,
@@ -258,7 +265,7 @@ class ChangeBatch:
 
     def delete_state(self, *fields: str) -> None:
         """As ``session.state.delete``."""
-        self._begin_state_change()
+        self.need_open()
         self._say("delete", fields)
         self._state.delete(fields)
 
@@ -269,13 +276,12 @@ class ChangeBatch:
             InvalidUpdateError: it is no Command, or an update of it is invalid.
         """
         self.need_open()
-        writes, messages = fields_of(command), getattr(command, "messages", None)
+        fields_of(command)  # raises before anything is added
+        messages = getattr(command, "messages", None)
         if isinstance(messages, str | Mapping) or not isinstance(messages or (), Iterable):
             msg = f"the messages of a Command: expected several in a list, got {shown(messages)}"
             raise InvalidUpdateError(msg)
         self.extend(list(messages or ()))
-        if writes:
-            self._begin_state_change()
         self._state.apply(command, trace=trace)
         if self._key is not None:
             self._say("apply", content_of(Command(dict(fields_of(command)))))
@@ -311,7 +317,7 @@ class ChangeBatch:
             return AppendNothing(self._ref, expected_revision=self._revision)
         return CommitBatch(
             self._ref,
-            self._steps,
+            [*self._expected(), *self._steps],
             self.prepared,
             self._changed,
             (self._undone, self._checkpoints),

@@ -102,25 +102,30 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
     if plan:
         return draft.result()
     transact, given_up = ref.engine.store.transact, draft.open_calls
-    first = draft.plan
+    events = 0
     if given_up:
-        transact(_give_up(ref, draft))
+        change = _give_up(ref, draft)
+        transact(change)
+        events = sum(item.tokens for item in change.items)
         draft = _prepare(ref, mode)
     for left in range(REPAIR_ATTEMPTS, 0, -1):
-        draft = replace(draft, open_calls=given_up)
+        draft = _without(replace(draft, open_calls=given_up), events)
         if draft.is_empty:
             break
         try:
-            found = draft.result(transact(RecordRepair(ref, draft)))
-            if given_up:  # contexts show no event: the tokens of those just appended are apart
-                tokens = first.tokens_before, first.tokens_kept
-                return replace(found, tokens_before=tokens[0], tokens_after=tokens[1])
-            return found
+            return draft.result(transact(RecordRepair(ref, draft)))
         except (RevisionConflict, PlanStaleError):
             if left == 1:
                 raise
         draft = _prepare(ref, mode)
     return draft.result()
+
+
+def _without(draft: RepairDraft, tokens: int) -> RepairDraft:
+    """Return a draft without the tokens of events, which no context shows."""
+    plan = draft.plan
+    before, after = plan.tokens_before - tokens, plan.tokens_kept - tokens
+    return replace(draft, plan=replace(plan, tokens_before=before, tokens_kept=after))
 
 
 def _check(ref: SessionRef, mode: object, *, plan: object, close_open: object) -> str:

@@ -765,10 +765,12 @@ class Ladder:
             InvalidOptionError: an argument has the wrong type or is out of range.
             ClosedError, ReadOnlyError, StorageError
         """
+        rungs = _rungs(step, fallbacks, 0)
+        fallbacks = [each.step for each in rungs[1:]]  # an iterator gives them once
         steps = self.climb(step, request_id=request_id, fallbacks=fallbacks, retries=retries)
-        for each in _rungs(step, fallbacks, 0):
+        for each in rungs:
             need_plain_function(
-                "step, fallbacks", each.step, instead="memcore.aio has an awaited ladder"
+                "step, fallbacks", each.step, instead="the ladder of memcore.aio awaits it"
             )
         tried: Tried | None = None
         while True:

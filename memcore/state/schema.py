@@ -202,7 +202,8 @@ def fields_of(command: Any) -> list[Write]:
         InvalidUpdateError: they are neither.
     """
     update = getattr(command, "update", None)
-    if isinstance(command, Mapping) or not hasattr(command, "update"):
+    is_one = hasattr(command, "update") or hasattr(command, "messages")
+    if isinstance(command, Mapping) or not is_one:
         msg = f"command: expected a memcore.Command(update, messages), got {shown(command)}"
         raise InvalidUpdateError(msg)
     if update is None:
@@ -824,7 +825,7 @@ def merge_entries(
         InvalidUpdateError: one of both is neither a mapping nor None.
     """
     for each in (left, right):
-        if each is not None and not isinstance(each, Mapping):
+        if each and not isinstance(each, Mapping):
             msg = f"merge_entries: expected a mapping of entries, got {type(each).__name__}"
             raise InvalidUpdateError(msg)
     merged = dict(left or {})
@@ -851,7 +852,7 @@ def append_messages(left: list[Any] | None, right: Any) -> list[Any]:
         InvalidUpdateError: ``left`` is no list, or ``right`` contains text or None instead of a
             message.
     """
-    if left is not None and not isinstance(left, list | tuple):
+    if left and not isinstance(left, list | tuple):
         msg = f"append_messages: expected a list of messages, got {type(left).__name__}"
         raise InvalidUpdateError(msg)
     messages = list(left or [])

@@ -624,11 +624,13 @@ class SpaceReserve(ReserveFields):
     def __init__(self, fd: int, path: str) -> None:
         self.fd = fd
         self._path = path
+        with suppress(OSError):  # some file systems count no links
+            self.has_name = os.fstat(fd).st_nlink > 0
 
     def _rows_in(self, raw: RawTxn, puts: dict[bytes, int]) -> Rows:
         return rows_in(raw, puts)
 
-    def _refuse_unlinked(self) -> NoReturn:
+    def _refuse_nameless(self) -> NoReturn:
         raise StoreLockedError(
             f"{self._path}: the file was deleted or replaced since it was opened; nothing was "
             "stored: close the store and open it again"

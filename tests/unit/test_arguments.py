@@ -187,6 +187,23 @@ def test_a_batch_expects_the_state_before_its_first_change(session) -> None:
     with session.batch() as batch:  # it changes nothing of it
         batch.expect_state(999)
         batch.append(said("more"))
+        batch.update_state({"temp:f": 3})
+    for begin in (False, True):  # behind a step that settles the state, or before it
+        with pytest.raises(memcore.RevisionConflict), session.batch() as batch:
+            if begin:
+                batch.expect_state(999)
+            batch.update_state({"f": 2})
+            batch.checkpoint("c")
+            if not begin:
+                batch.expect_state(999)
+    with pytest.raises(memcore.RevisionConflict), session.batch() as batch:
+        batch.expect_state(999)
+        batch.rewind("cp")
+    with session.batch() as batch:  # what it changes itself is no conflict
+        batch.update_state({"f": 2})
+        batch.checkpoint("c")
+        batch.expect_state(session.state.counter)
+        batch.update_state({"f": 1})
     with pytest.raises(memcore.InvalidOptionError), session.batch() as batch:
         batch.expect_state("x")
     assert session.state.get("f") == 1
@@ -236,6 +253,26 @@ def test_what_is_no_command_is_not_applied(session) -> None:
     with pytest.raises(memcore.InvalidUpdateError, match="messages of a Command"):
         session.apply(memcore.Command(messages=5))
     assert session.apply(memcore.Command({"a": 1}, [said("x")])).appended == 1
+    assert session.apply(SimpleNamespace(messages=[said("y")])).appended == 1
+
+
+def test_fallbacks_may_come_from_an_iterator(session) -> None:
+    def fails(*_):
+        raise ValueError
+
+    done = session.ladder().run(
+        fails, request_id="r", fallbacks=iter([lambda *_: "well"]), retries=0
+    )
+    assert (done.status, done.value) == ("degraded", "well")
+
+
+def test_a_demand_of_a_source_that_nothing_has_can_still_be_met(tmp_path: Path) -> None:
+    """Earlier versions took any name of a source; what they stored is read."""
+    from memcore.privacy import read_guard
+
+    stored = {"verdict": "block", "sources": ["tool", "web"], "phrases": ["", "xyzzy"]}
+    guard = read_guard({"guard": "InjectionGuard", "options": stored})
+    assert guard.options() == {"verdict": "block", "sources": ["tool"], "phrases": ["xyzzy"]}
 
 
 def test_an_anchor_is_neither_reset_by_a_word_nor_emptied_unnoticed(tmp_path: Path) -> None:
@@ -246,6 +283,7 @@ def test_an_anchor_is_neither_reset_by_a_word_nor_emptied_unnoticed(tmp_path: Pa
         with pytest.raises(memcore.InvalidOptionError, match=r"^reset:"):
             db.anchor_audit(reset="no")
         assert db.verify_audit().ok
+        assert not db.verify_audit(anchor=[]).is_anchored
         anchor.write_bytes(b"")
         report = db.verify_audit()
         assert not report.ok
@@ -309,8 +347,14 @@ def test_a_file_that_nobody_can_find_any_more_takes_no_writes(
         lambda: session.append(said("two")),
         lambda: session.state.put("f", 1),
         lambda: db.scope().kv("n").put("k", 1),
+        session.undo,
+        lambda: db.scope().kv("n").transact(lambda kv: kv.put("k", 1), makes_room=True),
+        lambda: db.delete_session("s"),
     ):
         with pytest.raises(memcore.StoreLockedError, match="deleted or replaced"):
             write()
+    if replaced:
+        with pytest.raises(memcore.StoreLockedError, match="deleted or replaced"):
+            db.erase("default", compact=False, verify=False)
     assert len(session) == 1
     db.close()
