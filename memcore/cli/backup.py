@@ -9,11 +9,11 @@ import click
 
 from memcore.cli.options import (
     ExitCode,
+    file_option,
     json_option,
     need_apart,
     need_directory,
     reading,
-    store_option,
     verb,
     verify_option,
 )
@@ -26,7 +26,7 @@ __all__ = [
 
 @verb("backup")
 @click.argument("target", metavar="TARGET", help="The file to make.")
-@store_option
+@file_option
 @click.option("--compact/--as-is", default=True, help="Leave free pages out, or copy all pages.")
 @verify_option
 @json_option

@@ -45,10 +45,15 @@ __all__ = [
 @app_option
 @dry_run_option
 @yes_option
-@click.option("--keep-last", type=int, metavar="ITEMS", help="Keep at least this many items (3).")
+@click.option(
+    "--keep-last",
+    type=click.IntRange(0),
+    metavar="ITEMS",
+    help="Keep at least this many items (3).",
+)
 @click.option(
     "--keep-tokens",
-    type=int,
+    type=click.IntRange(1),
     metavar="TOKENS",
     help="Keep the longest safe suffix within these tokens.",
 )
@@ -88,7 +93,8 @@ def compact_session(
         if dry_run:
             _show_plan(session, draft, as_json=as_json)
         else:
-            _report(compact.record_draft(ref, draft), as_json=as_json)
+            planned = _fields(session, draft) if as_json else {}  # before items are folded
+            _report(compact.record_draft(ref, draft), planned)
 
 
 def _policy(given: str | None) -> CompactionPolicy:
@@ -100,8 +106,9 @@ def _policy(given: str | None) -> CompactionPolicy:
     )
 
 
-def _report(result: memcore.CompactionResult, *, as_json: bool) -> None:
-    if as_json:
+def _report(result: memcore.CompactionResult, planned: dict[str, Any]) -> None:
+    """Print what was done; as JSON if there are the fields of the plan."""
+    if planned:
         view = None if result.view is None else _view_fields(result.view)
         fields = {
             "dry_run": False,
@@ -109,7 +116,7 @@ def _report(result: memcore.CompactionResult, *, as_json: bool) -> None:
             "reason": result.reason,
             "plan": _plan_fields(result.plan),
         }
-        emit_json("compact", fields | {"view": view})
+        emit_json("compact", planned | fields | {"view": view})
     elif result.view is None:
         print(
             "nothing to compact"
@@ -139,25 +146,13 @@ def _plan_fields(plan: memcore.Plan) -> dict[str, Any]:
 
 def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: bool) -> None:
     """Show the plan and the summary, exactly as they would be recorded."""
+    if as_json:
+        emit_json("compact", _fields(session, draft))
+        return
     plan = draft.plan
     rows = list(_fates(session, plan))
     after = 0 if draft.is_empty else compact.tokens_after(draft)
     before = 0 if draft.is_empty else compact.tokens_before(draft)
-    if as_json:
-        items = [{"seq": item.seq, "fate": fate} for item, fate in rows]
-        fields = {
-            "dry_run": True,
-            "status": "nothing" if draft.is_empty and draft.reason is None else draft.status,
-            "policy": f"{draft.policy.name}/{draft.stage.name}",
-            "reason": draft.reason,
-            "plan": _plan_fields(plan),
-            "tokens_before": before,
-            "tokens_after": after,
-            "summary": draft.summary,
-            "items": items,
-        }
-        emit_json("compact", fields)
-        return
     if draft.is_empty:
         print(
             "nothing to compact"
@@ -182,6 +177,22 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
     for line in (draft.summary or "").splitlines():
         print(escape(f"  {line}"))
     print("\nnothing was written")
+
+
+def _fields(session: memcore.Session, draft: CompactionDraft) -> dict[str, Any]:
+    """Return the plan, the summary, and what becomes of each item."""
+    fates = _fates(session, draft.plan)
+    return {
+        "dry_run": True,
+        "status": "nothing" if draft.is_empty and draft.reason is None else draft.status,
+        "policy": f"{draft.policy.name}/{draft.stage.name}",
+        "reason": draft.reason,
+        "plan": _plan_fields(draft.plan),
+        "tokens_before": 0 if draft.is_empty else compact.tokens_before(draft),
+        "tokens_after": 0 if draft.is_empty else compact.tokens_after(draft),
+        "summary": draft.summary,
+        "items": [{"seq": item.seq, "fate": fate} for item, fate in fates],
+    }
 
 
 def _fates(session: memcore.Session, plan: memcore.Plan) -> Iterator[tuple[memcore.Item, str]]:

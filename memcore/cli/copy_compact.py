@@ -6,7 +6,7 @@ import time
 
 import click
 
-from memcore.cli.options import json_option, store_option, verb, verify_option, writing
+from memcore.cli.options import file_option, json_option, verb, verify_option, writing
 from memcore.cli.output import emit_json, escape, progress
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
 
 
 @verb("copy-compact")
-@store_option
+@file_option
 @click.option(
     "--durability",
     type=click.Choice(("full", "relaxed", "none")),

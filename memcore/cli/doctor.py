@@ -8,10 +8,10 @@ from typing import Any
 import memcore
 from memcore.cli.options import (
     exit_code_of,
+    file_option,
     is_judged,
     json_option,
     key_options,
-    store_option,
     verb,
 )
 from memcore.cli.output import complain, emit_json, escape, print_pairs
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @verb("doctor")
-@store_option
+@file_option
 @json_option
 def examine_store(store: str, *, as_json: bool) -> None:
     """Show the state of the file, the processes using it, its location, the versions, and advice.

@@ -9,9 +9,9 @@ import click
 import memcore
 from memcore.cli.options import (
     dry_run_option,
+    file_option,
     json_option,
     need_choice,
-    store_option,
     verb,
     yes_option,
 )
@@ -24,7 +24,7 @@ __all__ = [
 
 
 @verb("migrate")
-@store_option
+@file_option
 @dry_run_option
 @yes_option
 @click.option("--discard", is_flag=True, help="Keep no copy of the file as it was.")

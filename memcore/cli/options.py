@@ -20,6 +20,8 @@ from memcore.store.interface import SERVER_SCHEMES, need_known_address
 from memcore.store.store import is_own_file
 
 if TYPE_CHECKING:
+    from click.decorators import FC
+
     from memcore.graph import ThreadEntry
 
 if "help" not in click.Argument.__init__.__code__.co_varnames:
@@ -36,6 +38,7 @@ __all__ = [
     "app_option",
     "dry_run_option",
     "exit_code_of",
+    "file_option",
     "find_position",
     "find_session",
     "is_judged",
@@ -177,15 +180,21 @@ def verb(
     return made
 
 
-store_option = click.option(
-    "--store",
-    required=True,
-    envvar="MEMCORE_STORE",
-    show_envvar=True,
-    metavar="PATH",
-    help="The database file, or the address of a store on a server.",
-    callback=store_path,
-)
+def _store_option(text: str) -> Callable[[FC], FC]:
+    return click.option(
+        "--store",
+        required=True,
+        envvar="MEMCORE_STORE",
+        show_envvar=True,
+        metavar="PATH",
+        help=text,
+        callback=store_path,
+    )
+
+
+store_option = _store_option("The database file, or the address of a store on a server.")
+file_option = _store_option("The database file.")
+"""For verbs that do what only a file needs."""
 user_option = click.option("--user", metavar="USER", help="Of this user only.")
 app_option = click.option("--app", metavar="APP", help="Of this application only.")
 redact_option = click.option(

@@ -10,10 +10,10 @@ import click
 import memcore
 from memcore.cli.options import (
     ExitCode,
+    file_option,
     json_option,
     key_options,
     need_directory,
-    store_option,
     verb,
 )
 from memcore.cli.output import complain, emit_json, escape, progress
@@ -26,7 +26,7 @@ __all__ = [
 
 @verb("restore")
 @click.argument("backup", metavar="BACKUP", help="The file to restore from.")
-@store_option
+@file_option
 @click.option("--replace", is_flag=True, help="The store exists: put the backup in its place.")
 @click.option("--yes", is_flag=True, help="Consent to --replace.")
 @click.option("--discard", is_flag=True, help="Keep no copy of the store that is replaced.")

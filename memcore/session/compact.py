@@ -56,7 +56,12 @@ from memcore.model import (
     SummaryRequest,
     View,
 )
-from memcore.options import checked_bool, checked_callable, checked_optional_seconds
+from memcore.options import (
+    checked_bool,
+    checked_callable,
+    checked_optional_int,
+    checked_optional_seconds,
+)
 from memcore.records import record
 from memcore.session.change import Change
 from memcore.session.content_filter import admitted_outcome, admitted_summary
@@ -525,7 +530,13 @@ def asked(
     keep_tokens: int | None,
     force: bool,
 ) -> tuple[CompactionPolicy, CompactionOptions]:
-    """Return a call's policy and options; giving a number to keep implies ``force``."""
+    """Return a call's policy and options; giving a number to keep implies ``force``.
+
+    Raises:
+        InvalidOptionError
+    """
+    checked_optional_int("keep_last", keep_last)
+    checked_optional_int("keep_tokens", keep_tokens, least=1)
     rule = policy_of(ref, policy).with_keep(last_items=keep_last, tokens=keep_tokens)
     numbers = keep_last is not None or keep_tokens is not None
     return rule, CompactionOptions(stage, checked_bool("force", force) or numbers, summarizes=True)

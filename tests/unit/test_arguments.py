@@ -358,3 +358,10 @@ def test_a_file_that_nobody_can_find_any_more_takes_no_writes(
             db.erase("default", compact=False, verify=False)
     assert len(session) == 1
     db.close()
+
+
+def test_what_compact_keeps_is_refused_by_its_own_names(session) -> None:
+    with pytest.raises(memcore.InvalidOptionError, match=r"^keep_last:"):
+        session.compact(memcore.extractive, keep_last=-1)
+    with pytest.raises(memcore.InvalidOptionError, match=r"^keep_tokens:"):
+        session.compact(memcore.extractive, keep_tokens=0)
