@@ -26,6 +26,7 @@ from memcore.cli.entry import (
 )
 from memcore.cli.options import EPILOG, ExitCode, InOrder, exit_code_of
 from memcore.cli.output import complain, warn
+from memcore.codec.keys import Kind
 from memcore.store.environment import Environment
 from memcore.store.lmdb import holders_of
 from memcore.store.store import LmdbStore
@@ -215,6 +216,9 @@ def _waits_for(main: int) -> str | None:
     return env.path if isinstance(env, Environment) and env.waits else None
 
 
+_SESSION: Final = bytes((Kind.SESSION,))
+
+
 def _report(error: Exception, *, debug: bool) -> None:
     if debug:
         traceback.print_exception(error)
@@ -226,6 +230,8 @@ def _report(error: Exception, *, debug: bool) -> None:
         text = missing
     elif not isinstance(error, memcore.MemcoreError | OSError):
         text = f"a bug in memcore: {type(error).__name__}: {text}; please report what --debug shows"
+    elif isinstance(error, memcore.CorruptValueError) and error.key[:1] == _SESSION:
+        text += "; 'memcore recover SESSION --dry-run' shows what is left of the session"
     complain(text or type(error).__name__)
 
 
