@@ -571,13 +571,11 @@ cdef class ReserveFields:
     """Space available beyond the reserve, as each commit checks it. Used under the write lock.
 
     A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
-    ``_refuse_nameless()``, which raises;
     ``_extend(size, more)``, which grows the file and returns by how much; and
     ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
 
     cdef public int fd
-    cdef public bint has_name           # it had a name when it was opened, as far as is known
     cdef public int64_t _left           # bytes that batches may take before the next measurement
     cdef public int64_t _next           # the transaction for which that holds
     cdef public int64_t measured        # measurements so far
@@ -587,13 +585,6 @@ cdef class ReserveFields:
     def figures(self):
         """``(depth, pages, free list's pages, last page)`` at the last look."""
         return self.found.depth, self.found.pages, self.found.free_pages, self.found.last_page
-
-    cdef int _need_name(self) except -1:
-        """Refuse to commit to a file that was deleted or replaced: nobody would ever read it."""
-        cdef struct_stat status
-        if self.has_name and fstat(self.fd, &status) == 0 and not status.st_nlink:
-            self._refuse_nameless()
-        return 0
 
     def look(self):
         """Read the figures of the newest meta page.
@@ -712,7 +703,8 @@ cdef class SteadyFields:
 cdef class EnvironmentFields:
     """The environment as a batch uses it.
 
-    A subclass provides ``follow_map()``; ``map_moved``, the errors that call for it; and
+    A subclass provides ``follow_map()``; ``map_moved``, the errors that call for it;
+    ``_refuse_nameless()``, which raises; and
     ``writer_needed``, the error of a hurried batch that would have to wait.
     """
 
@@ -723,6 +715,15 @@ cdef class EnvironmentFields:
     cdef public ReserveFields reserve
     cdef public SteadyFields steady_sync
     cdef public bint waits              # a thread asks for the write lock, which others may hold
+    cdef public bint has_name           # ``named`` had a name when it was opened
+    cdef public int named               # descriptor of the file
+
+    cdef int _need_name(self) except -1:
+        """Refuse to commit to a file that was deleted or replaced: nobody would ever read it."""
+        cdef struct_stat status
+        if fstat(self.named, &status) == 0 and not status.st_nlink:
+            self._refuse_nameless()
+        return 0
 
     def begin_write(self, *, bint hurried=False):
         """Begin LMDB's write transaction; blocks while another process holds the write lock.
@@ -826,10 +827,10 @@ cdef class BatchRunner:
             follows = self._run_calls(txn, batch, env.redo, &wrote)
             if follows == THEN_COMMIT:
                 if wrote:
-                    if env.reserve is not None:
-                        env.reserve._need_name()
-                        if not self._fits(txn, batch):
-                            return THEN_AGAIN
+                    if env.has_name:
+                        env._need_name()
+                    if env.reserve is not None and not self._fits(txn, batch):
+                        return THEN_AGAIN
                     if env.redo is not None and env.is_tight(txn.size):
                         return THEN_GROW_AHEAD
                     self._commit(txn, batch)

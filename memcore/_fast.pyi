@@ -360,6 +360,8 @@ class EnvironmentFields:
     reserve: Any
     steady_sync: Any
     waits: bool
+    has_name: bool
+    named: int
     def begin_write(self, *, hurried: bool = False) -> Any: ...
 
 @disjoint_base

@@ -101,28 +101,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(arguments, is_program=is_program)
         sys.stdout.flush()
+        if _dropped:  # it came when the verb was done
+            raise _dropped.pop()
     except OutputError as error:
         return give_up_output(error)
     except KeyboardInterrupt as error:  # while modules are loaded; verbs report theirs themselves
         is_term = isinstance(error, Terminated)
         print(f"memcore: error: {'terminated' if is_term else 'interrupted'}", file=sys.stderr)
         return ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
+    finally:
+        _dropped.clear()
+        if is_program:
+            setitimer(ITIMER_REAL, 0)  # at the end of Python, its signal would kill the process
     return code
+
+
+_dropped: list[KeyboardInterrupt] = []
+"""An interrupt that Python dropped, until it is raised again."""
 
 
 def _terminate(*_: Any) -> NoReturn:
     raise Terminated
 
 
-def _interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
+def _raise_dropped(*_: Any) -> None:
+    if _dropped:
+        raise _dropped.pop()
 
 
 def _raise_again(found: sys.UnraisableHookArgs) -> None:
     """Raise an interrupt a moment later if it came in a finalizer, where Python drops it."""
     error = found.exc_value
-    if isinstance(error, KeyboardInterrupt):
-        signal(SIGALRM, _terminate if isinstance(error, Terminated) else _interrupt)
+    if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
+        _dropped[:] = [Terminated() if isinstance(error, Terminated) else KeyboardInterrupt()]
+        signal(SIGALRM, _raise_dropped)
         setitimer(ITIMER_REAL, _AGAIN_SECONDS)
     else:
         sys.__unraisablehook__(found)

@@ -171,7 +171,7 @@ def list_sessions(
             _list_threads(list(graphs), as_json=as_json)
             return
         found = list(db.sessions(user=user, app=app))
-        others = sum(1 for _ in graphs)
+        others = 0 if as_json else sum(1 for _ in graphs)
     if as_json:
         emit_json("ls", {"sessions": [asdict(entry) for entry in found]})
         return
@@ -193,7 +193,8 @@ def list_sessions(
         flexible=0,
     )
     if others:
-        print(f"and {others:,} threads of graphs: memcore ls --threads")
+        what = "a thread of a graph" if others == 1 else f"{others:,} threads of graphs"
+        print(f"and {what}: memcore ls --threads")
 
 
 def _list_threads(found: list[tuple[str, str, ThreadEntry]], *, as_json: bool) -> None:

@@ -81,8 +81,10 @@ def verify_audit(
     anchored = Anchored() if anchor is None else _anchored(anchor, chainer, store.file_id)
     found = Verification(store, chainer, anchored)
     found.run(progress)
-    if is_ours and anchored.is_empty:  # it was anchored just now, if not before
-        anchored.problems.append("it is empty: its lines were removed")
+    # Ours was anchored just now, if not before; one in memory may have no line yet.
+    is_file = isinstance(anchor, str | os.PathLike) and found.entries
+    if anchored.is_empty and (is_ours or is_file):
+        anchored.problems.append("it is empty: no line was written to it yet, or all were removed")
     findings = [store.read(lambda txn, s=s: _named(txn, s)) for s in found.found.values()]  # type: ignore[misc]
     return AuditReport(
         findings=tuple(findings),

@@ -638,6 +638,7 @@ class _Rollout:
         if not isinstance(kind, str) or not isinstance(payload, dict):
             if isinstance(line, dict) and not self.tree.items and isinstance(line.get("id"), str):
                 self._name = self._name or line["id"]  # rollouts before lines had types
+                self._knows = self._knows or not line["id"]
                 self._notes.skip("lines of a rollout's old form")
             else:
                 self._notes.skip(
@@ -655,6 +656,7 @@ class _Rollout:
             event = SourceItem(checked_payload(payload), at, event=f"codex.{kind}")
             self._last = self.tree.add(event, self._last)
         elif kind == "event_msg" and payload.get("type") == "thread_rolled_back":
+            self._knows = True
             self._roll_back(payload.get("num_turns"))
         elif kind in _REPEATS:
             self._knows = True

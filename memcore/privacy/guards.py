@@ -361,6 +361,9 @@ class InjectionGuard:
         self._verdict = _checked_verdict(verdict)
         self._sources = frozenset(checked_choices("sources", sources, SOURCES))
         self._own = checked_texts("phrases", phrases)
+        if not all(map(_plain, self._own)):  # it would be found in every text
+            msg = "phrases: expected texts with a character that is no space"
+            raise InvalidOptionError(msg)
         self._phrases = tuple(map(_plain, (*INJECTION_PHRASES, *self._own)))
 
     def options(self) -> dict[str, Any]:
@@ -452,12 +455,16 @@ def read_guard(found: Mapping[str, Any]) -> WriteGuard | None:
     kind, options = _KNOWN.get(str(found.get("guard"))), found.get("options")
     if kind is None or not isinstance(options, Mapping):
         return None
-    if kind is InjectionGuard:  # an earlier version took any: names that nothing ever had
-        options = {
-            **options,
-            "sources": [each for each in options.get("sources", SOURCES) if each in SOURCES],
-            "phrases": [each for each in options.get("phrases", ()) if each],
+    if kind is InjectionGuard:  # an earlier version took any: sources and phrases that nothing has
+        known: dict[str, Callable[[Any], bool]] = {
+            "sources": lambda each: each in SOURCES,
+            "phrases": lambda each: not isinstance(each, str) or bool(_plain(each)),
         }
+        options = {
+            name: [each for each in value if known[name](each)]
+            if name in known and isinstance(value, list | tuple) else value
+            for name, value in options.items()
+        }  # fmt: skip
     try:
         return kind(**options)
     except TypeError as exc:

@@ -315,9 +315,10 @@ class ChangeBatch:
         self._settle_state()
         if not self._steps:
             return AppendNothing(self._ref, expected_revision=self._revision)
+        expected = self._expected()
         return CommitBatch(
             self._ref,
-            [*self._expected(), *self._steps],
+            [*expected, *self._steps],
             self.prepared,
             self._changed,
             (self._undone, self._checkpoints),
@@ -326,6 +327,7 @@ class ChangeBatch:
             creates=self._creates,
             begins=self._begins,
             has_states=len(self._states) > 1,
+            expected_state=self._state_counter if expected else None,
         )
 
     def _request(self) -> IdempotentRequest | None:
@@ -370,6 +372,7 @@ class CommitBatch(Change[Receipt]):
         creates: create the session if it does not exist.
         begins: fail if the session exists.
         has_states: True if steps change the state.
+        expected_state: the counter that the first step compares; None: it compares none.
     """
 
     __slots__ = (
@@ -377,6 +380,7 @@ class CommitBatch(Change[Receipt]):
         "changed",
         "creates",
         "expected_revision",
+        "expected_state",
         "has_states",
         "items",
         "request",
@@ -398,7 +402,9 @@ class CommitBatch(Change[Receipt]):
         creates: bool,
         begins: bool,
         has_states: bool,
+        expected_state: int | None = None,
     ) -> None:
+        self.expected_state = expected_state
         self.steps, self.items, self.changed, self.results = steps, items, changed, results
         self.expected_revision, self.request = expected_revision, request
         self.creates, self.begins, self.has_states = creates, begins, has_states
@@ -445,7 +451,15 @@ class CommitBatch(Change[Receipt]):
         return receipt
 
     def missing(self) -> Receipt:
-        """Return the receipt of a session without items."""
+        """Return the receipt of a session without items.
+
+        Raises:
+            RevisionConflict: it was to be at a revision, or its state at a counter.
+        """
+        for expected in (self.expected_revision, self.expected_state):
+            if expected:
+                msg = f"session {self.ref.name!r}: expected {expected}, and there is none"
+                raise RevisionConflict(msg, expected=expected, current=0)
         return Receipt(0, 0, 0, 0, 0)
 
 

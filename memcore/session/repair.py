@@ -102,14 +102,11 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
     if plan:
         return draft.result()
     transact, given_up = ref.engine.store.transact, draft.open_calls
-    events = 0
     if given_up:
-        change = _give_up(ref, draft)
-        transact(change)
-        events = sum(item.tokens for item in change.items)
+        transact(_give_up(ref, draft))
         draft = _prepare(ref, mode)
     for left in range(REPAIR_ATTEMPTS, 0, -1):
-        draft = _without(replace(draft, open_calls=given_up), events)
+        draft = replace(draft, open_calls=given_up)
         if draft.is_empty:
             break
         try:
@@ -119,13 +116,6 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
                 raise
         draft = _prepare(ref, mode)
     return draft.result()
-
-
-def _without(draft: RepairDraft, tokens: int) -> RepairDraft:
-    """Return a draft without the tokens of events, which no context shows."""
-    plan = draft.plan
-    before, after = plan.tokens_before - tokens, plan.tokens_kept - tokens
-    return replace(draft, plan=replace(plan, tokens_before=before, tokens_kept=after))
 
 
 def _check(ref: SessionRef, mode: object, *, plan: object, close_open: object) -> str:
@@ -206,10 +196,11 @@ def _work(seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
     """Plan the repairs, and count the tokens shown before and after them."""
     material = picked.material
     tokens = material.tokens[len(material.pins) :]
-    before = sum(tokens)
     if material.plain is not None:  # already legal as it is, in every format
-        return NOTHING, before, before
+        return NOTHING, sum(tokens), sum(tokens)
     entries = material.kept + material.suffix
+    # An event counts in the log and is shown in no context.
+    before = sum(size for entry, size in zip(entries, tokens, strict=True) if not entry.event)
     covered = {entry.seq for entry in entries if entry.seq <= seen.plan.cut_seq}
     found = mended(
         entries,

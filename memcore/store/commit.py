@@ -34,7 +34,6 @@ from memcore.errors import (
     NestedCallError,
     OutcomeUnknownError,
     StoreFullError,
-    StoreLockedError,
 )
 from memcore.limits import (
     BATCH_CLOSURES_MAX,
@@ -624,17 +623,9 @@ class SpaceReserve(ReserveFields):
     def __init__(self, fd: int, path: str) -> None:
         self.fd = fd
         self._path = path
-        with suppress(OSError):  # some file systems count no links
-            self.has_name = os.fstat(fd).st_nlink > 0
 
     def _rows_in(self, raw: RawTxn, puts: dict[bytes, int]) -> Rows:
         return rows_in(raw, puts)
-
-    def _refuse_nameless(self) -> NoReturn:
-        raise StoreLockedError(
-            f"{self._path}: the file was deleted or replaced since it was opened; nothing was "
-            "stored: close the store and open it again"
-        )
 
     def _newest_figures(self) -> tuple[int, int, int, int]:
         """Return the figures of the newest meta page that parses; raises with the reason if none.

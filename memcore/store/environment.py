@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 from weakref import ref
 
 from memcore import store
@@ -357,6 +357,8 @@ class Environment(EnvironmentFields):
         read_only, mode = self.read_only, found.format.durability
         raw, self.redo, steady_log = found.access
         self.steady_sync = self.reserve = None
+        # Some file systems count no links.
+        self.named, self.has_name = found.fd, os.fstat(found.fd).st_nlink > 0
         if not read_only and mode != "none":
             self.reserve = SpaceReserve(found.fd, self.path)
         self.leader.poison, self.leader.unsynced = "", found.recovered
@@ -367,6 +369,12 @@ class Environment(EnvironmentFields):
             last = steady_log.newest()
             if last is None or last.txnid != newest_meta(found.fd, self.path).txnid:
                 self.steady_sync.remind()  # a process was killed before its steady point
+
+    def _refuse_nameless(self) -> NoReturn:
+        raise StoreLockedError(
+            f"{self.path}: the file was deleted or replaced since it was opened; nothing was "
+            "stored: close the store and open it again"
+        )
 
     def refuse(self, findings: list[str]) -> None:
         """Raise CorruptStoreError if a walk has findings."""

@@ -644,6 +644,7 @@ def _open_memory(map_bytes: int, access: KeyOptions | None) -> LmdbStore:
             with opening.lock:  # a fork sees it completely set up or not at all
                 env.attach(read_only=False)
                 env.private = True
+                env.has_name = False  # its directory goes now
                 env.path = ":memory:"
                 environments.add(env)
                 return LmdbStore(env, read_only=False)

@@ -209,6 +209,18 @@ def test_a_batch_expects_the_state_before_its_first_change(session) -> None:
     assert session.state.get("f") == 1
 
 
+def test_a_batch_expects_the_state_of_a_session_that_is_gone(db) -> None:
+    for change in (lambda b: b.delete_state("a"), lambda b: b.rewind(0)):
+        with pytest.raises(memcore.RevisionConflict), db.session("gone").batch() as batch:
+            batch.expect_state(5)
+            change(batch)
+    with (
+        pytest.raises(memcore.RevisionConflict),
+        db.session("gone").batch(expected_revision=5) as batch,
+    ):
+        batch.undo()
+
+
 def test_a_batch_that_ended_takes_nothing_more(session) -> None:
     block = session.batch()
     with block as batch:
@@ -271,6 +283,9 @@ def test_a_demand_of_a_source_that_nothing_has_can_still_be_met(tmp_path: Path) 
     from memcore.privacy import read_guard
 
     stored = {"verdict": "block", "sources": ["tool", "web"], "phrases": ["", "xyzzy"]}
+    for odd in ({"sources": None}, {"phrases": 5}, {"sources": "tool"}):
+        with pytest.raises(memcore.InvalidOptionError):
+            read_guard({"guard": "InjectionGuard", "options": odd})
     guard = read_guard({"guard": "InjectionGuard", "options": stored})
     assert guard.options() == {"verdict": "block", "sources": ["tool"], "phrases": ["xyzzy"]}
 
@@ -328,18 +343,18 @@ def test_an_integer_too_long_for_python_is_told_as_one(session) -> None:
         session.append({**said("x"), "n": 10**4_300})
 
 
-@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@pytest.mark.parametrize("durability", ["full", "relaxed", "none"])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_nobody_can_find_any_more_takes_no_writes(
     tmp_path: Path, durability: str, *, replaced: bool
 ) -> None:
     """What is acknowledged then would be gone as soon as the file is closed."""
     path = tmp_path / "f"
-    db = memcore.open(path, durability=durability)
+    db = memcore.open(path, durability=durability, allow_unsafe=True)
     session = db.session("s")
     session.append(said("one"))
     if replaced:
-        memcore.open(tmp_path / "g", durability=durability).close()
+        memcore.open(tmp_path / "g", durability=durability, allow_unsafe=True).close()
         (tmp_path / "g").replace(path)
     else:
         path.unlink()

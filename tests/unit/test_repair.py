@@ -439,3 +439,19 @@ def test_any_compaction_may_mend_what_it_keeps(data, policy):
         context = session.context()
         assert not {each.action for each in context.repairs} & MENDED["drop"]
         assert wrong_under(policy, context.messages, history) == []
+
+
+@pytest.mark.parametrize("mode", ["drop", "synthesize"])
+def test_events_count_in_no_figure_of_a_repair(db, mode) -> None:
+    """What gives a call up is an event, which no context shows."""
+    session = db.session("figures")
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    session.append({"role": "user", "content": "hello"})
+    session.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    before = session.repair(mode, plan=True, close_open=True).tokens_before
+    done = session.repair(mode, close_open=True)
+    view = session.views()[-1]
+    assert done.tokens_before == view.tokens_before == before
+    assert done.tokens_after == view.tokens_after
+    again = session.repair(mode, plan=True)
+    assert again.tokens_before == again.tokens_after <= before
