@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from struct import Struct
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -29,7 +30,7 @@ from memcore.errors import (
 from memcore.store.changes import FIRST, Mark, MarkMovedError, batches, mark_of, ranges
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.postgres import schema
-from memcore.store.postgres.server import Server, left, translate
+from memcore.store.postgres.server import PAUSE_SECONDS, Server, left, translate
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Filling", "WarmTarget", "filling", "promoted"]
 
 _LENGTH = Struct(">I")
+_RELEASE_SECONDS: Final = 2.0
+"""Time in which a server notices that a connection was closed."""
 
 
 # --- A store filled from another one: in key order, and continued if it was cut short -------------
@@ -96,7 +99,9 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
     """
     server = Server(address, size=1)
     with server.reached() as connection:
-        _take_lock(server, connection, "another copy into it is under way")
+        _take_lock(
+            server, connection, "another copy into it is under way", seconds=_RELEASE_SECONDS
+        )
         if not server.is_there(connection):
             server.make(connection, record.pack(), secret, version=schema.FILLING)
         found = connection.execute(server.sql(schema.OPENED)).fetchall()
@@ -115,16 +120,25 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
         yield Filling(server, connection)
 
 
-def _take_lock(server: Server, connection: Connection[Any], why: str) -> None:
+def _take_lock(
+    server: Server, connection: Connection[Any], why: str, *, seconds: float = 0.0
+) -> None:
     """Take the lock of a copy, which lasts as long as the connection.
+
+    The server notices a moment later that a connection was closed: who does not ask again later
+    waits some ``seconds`` for the lock of one that has just ended.
 
     Raises:
         StoreLockedError: another process has it.
     """
-    query = "select pg_try_advisory_lock(hashtext(%s))"
-    taken = connection.execute(query, (f"copy {server.name}",)).fetchone()
-    if taken is None or not taken[0]:
-        raise StoreLockedError(f"{server.path}: {why}")
+    query, until = "select pg_try_advisory_lock(hashtext(%s))", monotonic() + seconds
+    while True:
+        taken = connection.execute(query, (f"copy {server.name}",)).fetchone()
+        if taken is not None and taken[0]:
+            return
+        if monotonic() >= until:
+            raise StoreLockedError(f"{server.path}: {why}")
+        sleep(PAUSE_SECONDS)
 
 
 def _need_of(server: Server, connection: Connection[Any], record: Format) -> None:
