@@ -15,7 +15,6 @@ __all__ = [
     "Access",
     "AccessRequest",
     "Authorizer",
-    "checked_actor",
     "checked_authorizer",
 ]
 
@@ -122,18 +121,6 @@ def _short(name: str | None) -> str:
     if name is None:
         return "(any)"
     return ascii(name if len(name) <= 80 else f"{name[:80]}...")  # noqa: PLR2004
-
-
-def checked_actor(actor: Any) -> str | None:
-    """``actor`` if it is a str or None.
-
-    Raises:
-        InvalidOptionError: it is not.
-    """
-    if actor is not None and not isinstance(actor, str):
-        msg = f"actor: expected a str or None, got {type(actor).__name__}"
-        raise InvalidOptionError(msg)
-    return actor
 
 
 def checked_authorizer(authorizer: Any) -> Authorizer | None:

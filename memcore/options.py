@@ -27,6 +27,7 @@ __all__ = [
     "checked_optional_share",
     "checked_optional_text",
     "checked_path",
+    "checked_several",
     "checked_share",
     "checked_texts",
     "closest",
@@ -108,17 +109,26 @@ def checked_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
+def checked_several(name: str, value: Any, what: str = "several in a list") -> Iterable[Any]:
+    """``value`` if it can be iterated and is not one thing that can: text, bytes or a mapping.
+
+    Raises:
+        InvalidOptionError: it is not; the message says ``what`` was expected.
+    """
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        msg = f"{name}: expected {what}, got {shown(value)}"
+        raise InvalidOptionError(msg)
+    return value
+
+
 def checked_choices(name: str, value: Any, choices: Iterable[str]) -> tuple[str, ...]:
     """Several words, each of which passes ``checked_choice``.
 
     Raises:
         InvalidOptionError: they are not, or are no collection but one str.
     """
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name}: expected several in a list, got {shown(value)}"
-        raise InvalidOptionError(msg)
     listed = tuple(choices)
-    return tuple(checked_choice(name, each, listed) for each in value)
+    return tuple(checked_choice(name, each, listed) for each in checked_several(name, value))
 
 
 def checked_optional_text(name: str, value: Any) -> str | None:
@@ -139,10 +149,7 @@ def checked_texts(name: str, value: Any) -> tuple[str, ...]:
     Raises:
         InvalidOptionError: they are not, or are no collection but one str.
     """
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        msg = f"{name}: expected several strings in a list, got {shown(value)}"
-        raise InvalidOptionError(msg)
-    found = tuple(value)
+    found = tuple(checked_several(name, value, "several strings in a list"))
     for each in found:
         if not isinstance(each, str) or not each:
             msg = f"{name}: expected non-empty strings, got {shown(each)}"

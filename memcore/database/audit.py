@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ from memcore.errors import (
     InvalidOptionError,
     NotFoundError,
 )
-from memcore.options import checked_bool, checked_callable, checked_path, shown
+from memcore.options import checked_bool, checked_callable, checked_path, checked_several, shown
 from memcore.rows import names
 from memcore.session import Engine
 from memcore.store.audit_log import DATABASE, Place
@@ -109,11 +109,8 @@ def _chainer(engine: Engine, key: bytes | None) -> Chainer:
 
 def _anchored(anchor: Anchor, chainer: Chainer, file_id: bytes) -> Anchored:
     if not isinstance(anchor, str | os.PathLike):
-        if isinstance(anchor, bytes | Mapping) or not isinstance(anchor, Iterable):
-            raise InvalidOptionError(
-                f"anchor: expected a path or the lines of an anchor, got {shown(anchor)}"
-            )
-        return read_anchor(_lines_of(anchor), chainer, file_id)
+        lines_of_it = checked_several("anchor", anchor, "a path or the lines of an anchor")
+        return read_anchor(_lines_of(lines_of_it), chainer, file_id)
     path = checked_path("anchor", anchor)
     try:
         with Path(path).open("rb") as lines:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from memcore import audit, database, exchange, maintenance, privacy, retention, session, store
-from memcore.access import Access, checked_actor
+from memcore.access import Access
 from memcore.database.scope import Scope, erase_user
 from memcore.errors import (
     AuditError,
@@ -914,7 +914,7 @@ class Database:
             InvalidOptionError: a name is invalid, or the actor is not a str.
             AccessDeniedError: the authorizer refused access.
         """
-        who = checked_actor(actor)
+        who = checked_optional_text("actor", actor)
         access = self._engine.access
         return self._scope(app, user, None if access is None else access.of(who or user))
 

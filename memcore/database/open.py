@@ -12,7 +12,7 @@ from memcore import audit as auditing
 from memcore import compaction as compacting
 from memcore import retention as retaining
 from memcore import search, session
-from memcore.access import Access, AccessRequest, Authorizer, checked_actor, checked_authorizer
+from memcore.access import Access, AccessRequest, Authorizer, checked_authorizer
 from memcore.database.database import Database
 from memcore.errors import InvalidOptionError, NotFoundError, StoreAccessError
 from memcore.limits import (
@@ -23,7 +23,7 @@ from memcore.limits import (
     STEADY_INTERVAL_MS_DEFAULT,
     STEADY_INTERVAL_MS_MAX,
 )
-from memcore.options import checked_bool, checked_int, checked_path
+from memcore.options import checked_bool, checked_int, checked_optional_text, checked_path
 from memcore.rows.lifecycle import is_erasing
 from memcore.session import Engine, resume_removals
 from memcore.session.engine import Oversize, size_guard
@@ -259,7 +259,7 @@ def _open_server(address: str, *, read_only: bool, create: bool, **options: Any)
 
 
 def _access(authorizer: object, actor: object) -> Access | None:
-    asked, who = checked_authorizer(authorizer), checked_actor(actor)
+    asked, who = checked_authorizer(authorizer), checked_optional_text("actor", actor)
     return None if asked is None else Access(asked, who, [])
 
 

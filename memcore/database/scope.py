@@ -14,7 +14,7 @@ from memcore.access import Access
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.log import Head
 from memcore.model import ItemKind, SearchHit, SessionEntry, Summarize
-from memcore.options import checked_bool, checked_callable, need_instance, shown
+from memcore.options import checked_bool, checked_callable, checked_several, need_instance, shown
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.session import Engine, Session, SessionOptions, SessionRef
@@ -620,10 +620,7 @@ def _checked_probes(probes: object) -> tuple[str | bytes, ...]:
     """
     if isinstance(probes, str | bytes):
         return (probes,)
-    if not isinstance(probes, Iterable):
-        msg = f"probes: expected texts, got {shown(probes)}"
-        raise InvalidOptionError(msg)
-    found = tuple(probes)
+    found = tuple(checked_several("probes", probes, "texts"))
     for each in found:
         if not isinstance(each, str | bytes):
             msg = f"probes: expected texts, got {shown(each)}"

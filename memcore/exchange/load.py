@@ -66,7 +66,7 @@ from memcore.log import (
     SessionTxn,
 )
 from memcore.model import View
-from memcore.options import checked_callable, checked_choice, need_instance, shown
+from memcore.options import checked_callable, checked_choice, checked_several, need_instance
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
@@ -258,9 +258,7 @@ def import_lines(
         InvalidOptionError: the lines are not bytes.
         ReadOnlyError, StorageError
     """
-    if isinstance(lines, str | bytes | Mapping) or not isinstance(lines, Iterable):
-        msg = f"lines: expected a file opened with 'rb', or lines of bytes, got {shown(lines)}"
-        raise InvalidOptionError(msg)
+    checked_several("lines", lines, "a file opened with 'rb', or lines of bytes")
     if engine.store.read_only:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)

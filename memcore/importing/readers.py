@@ -8,9 +8,9 @@ from dataclasses import field
 from importlib import import_module
 from typing import Final, NamedTuple
 
-from memcore.errors import InvalidOptionError, NotFoundError
+from memcore.errors import NotFoundError
 from memcore.importing.source import Notes, Owner, Record
-from memcore.options import checked_choice, shown
+from memcore.options import checked_choice, checked_path, checked_several
 from memcore.records import record
 from memcore.rows.names import check_name
 
@@ -109,12 +109,8 @@ def read(
         InvalidOptionError: the kind is unknown, or a name is invalid.
     """
     checked_choice("kind", kind, KINDS)
-    if not isinstance(path, str | os.PathLike):
-        msg = f"path: expected the path of a file, got {shown(path)}"
-        raise InvalidOptionError(msg)
-    if isinstance(allowed_types, str) or not isinstance(allowed_types, Iterable):
-        msg = f"allowed_types: expected pairs of a module and a name, got {shown(allowed_types)}"
-        raise InvalidOptionError(msg)
+    file = checked_path("path", path)
+    pairs = checked_several("allowed_types", allowed_types, "pairs of a module and a name")
     for what, name in (("app", app), ("user", user)):
         check_name(name, what)
-    return Reading(kind, os.fspath(path), Owner(app, user, tuple(allowed_types)))
+    return Reading(kind, file, Owner(app, user, tuple(pairs)))

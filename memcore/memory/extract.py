@@ -59,7 +59,7 @@ from memcore.memory.trust import (
     split_pasted,
 )
 from memcore.model import Item, ItemKind, Memory, MemoryHit, Source
-from memcore.options import checked_choice
+from memcore.options import checked_choices
 from memcore.records import record
 from memcore.rows import index, names
 from memcore.rows.head import head_key
@@ -484,10 +484,7 @@ def checked_kinds(kinds: object) -> frozenset[str]:
     """
     if kinds is None:
         return frozenset(KINDS)
-    if isinstance(kinds, str) or not isinstance(kinds, Iterable):
-        msg = f"kinds: expected several in a list, got {kinds!r:.80}"
-        raise InvalidOptionError(msg)
-    return frozenset(checked_choice("kinds", each, KINDS) for each in kinds)
+    return frozenset(checked_choices("kinds", kinds, KINDS))
 
 
 def list_jobs(place: MemoryPlace) -> list[ExtractionJob]:

@@ -83,6 +83,7 @@ from memcore.options import (
     checked_choice,
     checked_int,
     checked_optional_int,
+    checked_several,
     checked_share,
 )
 from memcore.privacy.write_filter import ScopeFilter
@@ -1132,10 +1133,8 @@ def _checked_ids(name: str, value: object) -> tuple[int, ...]:
     Raises:
         InvalidOptionError: they are not ids, or too many.
     """
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        msg = f"{name}: expected ids of memories, got {value!r:.80}"
-        raise InvalidOptionError(msg)
-    found = tuple(_checked_id(name, each) for each in islice(value, DERIVED_MAX + 1))
+    given = checked_several(name, value, "ids of memories")
+    found = tuple(_checked_id(name, each) for each in islice(given, DERIVED_MAX + 1))
     if len(found) > DERIVED_MAX:
         msg = f"{name}: expected at most {DERIVED_MAX} ids"
         raise InvalidOptionError(msg)

@@ -51,7 +51,13 @@ from memcore.memory.rows import (
 from memcore.memory.statement import begin_change, next_version
 from memcore.memory.trust import ACTIVE_BY, checked_text, weakest
 from memcore.model import Memory, Message, Summarize, SummaryRequest
-from memcore.options import checked_bool, checked_callable, checked_int, checked_optional_int
+from memcore.options import (
+    checked_bool,
+    checked_callable,
+    checked_int,
+    checked_optional_int,
+    checked_several,
+)
 from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_wanted
 from memcore.store.interface import ReadTxn, Txn
@@ -364,10 +370,7 @@ def _checked_sessions(sessions: Iterable[str] | None) -> list[str] | None:
     """
     if sessions is None:
         return None
-    if isinstance(sessions, str) or not isinstance(sessions, Iterable):
-        msg = f"sessions: expected several names in a list, got {sessions!r:.80}"
-        raise InvalidOptionError(msg)
-    found = list(sessions)
+    found = list(checked_several("sessions", sessions, "several names in a list"))
     for name in found:
         names.check_name(name, "session")
     return found

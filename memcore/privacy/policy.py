@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from memcore.errors import InvalidOptionError
-from memcore.options import checked_bool, closest
+from memcore.options import checked_bool, checked_several, closest
 from memcore.records import record
 
 __all__ = [
@@ -364,10 +364,7 @@ def _identity(redactor: Redactor) -> str:
 
 
 def _listed(name: str, given: object) -> tuple[Any, ...]:
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        msg = f"{name}: expected a list, got {type(given).__name__}"
-        raise InvalidOptionError(msg)
-    return tuple(given)
+    return tuple(checked_several(name, given, "a list"))
 
 
 def _checked_classes(given: object) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from memcore.errors import CorruptValueError, InvalidOptionError
 from memcore.log import AnyLedger, CachedSession
 from memcore.log.history import TailLedger, open_call_tokens
 from memcore.model import RESULT_TYPES, Item, ItemKind, Mask, View
+from memcore.options import checked_texts
 from memcore.rows.views import StoredView
 from memcore.session.engine import SessionRef
 from memcore.session.read import (
@@ -452,15 +453,8 @@ def checked_authors(authors: Iterable[str] | None, share: str | None) -> AuthorF
             msg = f"share={share!r} needs authors=: whose items are shown in full"
             raise InvalidOptionError(msg)
         return None
-    if isinstance(authors, str | bytes) or not isinstance(authors, Iterable):
-        msg = f"authors: expected a list of names or None, got {type(authors).__name__}"
-        raise InvalidOptionError(msg)
-    names = list(authors)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            msg = f"authors: expected non-empty names, got {name!r:.40}"
-            raise InvalidOptionError(msg)
-    return None if share == "all" else AuthorFilter(frozenset(names), share or "results")
+    names = frozenset(checked_texts("authors", authors))
+    return None if share == "all" else AuthorFilter(names, share or "results")
 
 
 class AuthorIndex:

@@ -44,6 +44,7 @@ from memcore.options import (
     checked_bool,
     checked_int,
     checked_optional_int,
+    checked_several,
     checked_texts,
     need_instance,
     need_plain_function,
@@ -886,10 +887,7 @@ class Ladder:
 
 
 def _rungs(step: Step, fallbacks: Iterable[Step], retries: int) -> list[_Rung]:
-    if isinstance(fallbacks, str | Mapping) or not isinstance(fallbacks, Iterable):
-        msg = f"fallbacks: expected callables in a list, got {shown(fallbacks)}"
-        raise InvalidOptionError(msg)
-    listed = [step, *fallbacks]
+    listed = [step, *checked_several("fallbacks", fallbacks, "callables in a list")]
     for each in listed:
         if not callable(each):
             msg = f"step, fallbacks: expected callables, got {type(each).__name__}"

@@ -34,7 +34,7 @@ from memcore.log import Head
 from memcore.log.history import read_rows
 from memcore.log.read import opened
 from memcore.model import Item, ItemKind, SearchHit
-from memcore.options import checked_bool, checked_choice
+from memcore.options import checked_bool, checked_choice, checked_several
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
@@ -687,10 +687,7 @@ def search_request(
 
 
 def _several(name: str, value: object) -> list[object]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        msg = f"{name}: expected several in a list, got {value!r:.80}"
-        raise InvalidOptionError(msg)
-    found = list(value)
+    found = list(checked_several(name, value))
     if not found:
         msg = f"{name}: expected at least one, or None for all"
         raise InvalidOptionError(msg)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import memcore
-from memcore import aio
+from memcore import aio, options
 
 KEY = b"k" * 32
 
@@ -380,3 +380,11 @@ def test_what_compact_keeps_is_refused_by_its_own_names(session) -> None:
         session.compact(memcore.extractive, keep_last=-1)
     with pytest.raises(memcore.InvalidOptionError, match=r"^keep_tokens:"):
         session.compact(memcore.extractive, keep_tokens=0)
+
+
+@pytest.mark.parametrize("given", ["text", b"bytes", {"a": 1}, 3])
+def test_one_thing_is_not_several(given: object) -> None:
+    with pytest.raises(memcore.InvalidOptionError, match="names: expected several in a list"):
+        options.checked_several("names", given)
+    with pytest.raises(memcore.InvalidOptionError, match="kinds: expected several in a list"):
+        options.checked_choices("kinds", given, ("a",))
