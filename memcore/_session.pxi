@@ -440,10 +440,11 @@ cdef class RefFields:
         cdef list encoded
         cdef object now_us
         if (log is None or log.head is None or self.asks or self.due is not None or not items
-                or engine.write_filter is not None or engine.size_guard is not None
-                or engine.store.read_only):
+                or engine.size_guard is not None or engine.store.read_only):
             return None
         encoder = engine.encoder
+        if engine.write_filter is not None and not encoder.screens:
+            return None
         now_us = engine.now_us()
         encoded = encoder.encode(items, log.counter, now_us)
         if len(encoded) != len(items):

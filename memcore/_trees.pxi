@@ -407,6 +407,26 @@ def sized(content):
     return made
 
 
+def sized_parts(parts):
+    """The bytes of a sequence, each after its length as u64, little-endian."""
+    cdef Py_ssize_t size = 0, length
+    cdef bytes part, made
+    cdef uint8_t *p
+    cdef list held = list(parts)
+    for part in held:
+        if part is None:
+            raise TypeError("expected bytes, got None")
+        size += 8 + PyBytes_GET_SIZE(part)
+    made = PyBytes_FromStringAndSize(NULL, size)
+    p = <uint8_t *>PyBytes_AS_STRING(made)
+    for part in held:
+        length = PyBytes_GET_SIZE(part)
+        p = _put64(p, <uint64_t>length)
+        memcpy(p, PyBytes_AS_STRING(part), <size_t>length)
+        p += length
+    return made
+
+
 def page_stops(list entries not None, Py_ssize_t least, Py_ssize_t most_bytes, int mask):
     """The ends of the pages of these entries (bytes), except the last one.
 

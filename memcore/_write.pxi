@@ -332,8 +332,11 @@ def clock_us():
 
 # --- prepared items -------------------------------------------------------------------------------
 
-cdef tuple _encode_plain(dict item, bytes seed, object options):
-    """``(facts, JSON)`` of an item that orjson can write without loss; None for any other."""
+cdef tuple _encode_plain(dict item, bytes seed, object options, bint screens, int classes):
+    """``(facts, JSON)`` of an item that orjson can write without loss; None for any other.
+
+    With ``screens``, None also for one that may hold sensitive data of the classes.
+    """
     cdef int64_t nodes = 0
     cdef object facts, encoded
     if _scan_json(item, 0, &nodes):
@@ -345,6 +348,10 @@ cdef tuple _encode_plain(dict item, bytes seed, object options):
         encoded = _dumps(item, None, options)
     except TypeError:
         return None
+    # Since the item was encoded, no Python code ran, not even a finalizer (nothing was allocated
+    # that the garbage collector tracks), so no thread changed it: what is scanned is what is stored.
+    if screens and _may_hold(item, classes, 0, 0):
+        return None
     return facts, encoded
 
 
@@ -353,7 +360,7 @@ def encode_plain(dict item not None, bytes seed not None, object options):
 
     For those, later checks report what is wrong, if anything is.
     """
-    return _encode_plain(item, seed, options)
+    return _encode_plain(item, seed, options, False, 0)
 
 
 @cython.auto_pickle(False)
@@ -391,8 +398,7 @@ cdef class PreparedFields:
 cdef class PlainEncoder:
     """Prepares plain items for writing.
 
-    A plain item is a dict that orjson can write without loss in at most ``most`` bytes, with
-    neither meta nor an envelope. ``cls`` is the class of a prepared item, ``seed`` keys the hashes
+    A plain item is a dict that orjson can write without loss in at most ``most`` bytes. ``cls`` is the class of a prepared item, ``seed`` keys the hashes
     of call ids, ``options`` are orjson's, and ``checked(counter.id, found)`` validates a counter's
     result: it returns the count or raises.
     """
@@ -401,6 +407,9 @@ cdef class PlainEncoder:
     cdef bytes seed
     cdef object options, checked
     cdef Py_ssize_t most
+    cdef readonly bint screens      # items are scanned for sensitive data
+    cdef int classes
+    cdef bytes clean                # envelope of an item in which nothing was found
 
     def __init__(self, type cls not None, bytes seed not None, options, checked, Py_ssize_t most):
         self.cls = cls
@@ -409,9 +418,21 @@ cdef class PlainEncoder:
         self.checked = checked
         self.most = most
 
+    def screen(self, int classes, bytes clean not None):
+        """From now on, items that may hold data of the classes are not plain.
+
+        All others get the envelope ``clean``.
+        """
+        self.classes = classes
+        self.clean = clean
+        self.screens = True
+
     @cython.nonecheck(True)
-    def encode(self, list items not None, counter not None, uint64_t now_us):
-        """Prepare the items up to the first that is not plain."""
+    def encode(self, list items not None, counter not None, uint64_t now_us,
+               bytes envelope not None=b""):
+        """Prepare the items up to the first that is not plain, each with this envelope."""
+        cdef bytes beside = self.clean if self.screens else envelope
+        cdef Py_ssize_t margin = PyBytes_GET_SIZE(beside)
         cdef list made = []
         cdef tuple found
         cdef type cls = self.cls
@@ -421,13 +442,14 @@ cdef class PlainEncoder:
         cdef object count = counter.count_message
         cdef Py_ssize_t at = 0
         cdef uint8_t *p
+        cdef uint64_t head
         cdef PreparedFields one
         while at < len(items):  # re-read each time: a counter may run Python code, as may threads
             item = items[at]
             at += 1
             if type(item) is not dict:
                 break
-            found = _encode_plain(item, self.seed, self.options)
+            found = _encode_plain(item, self.seed, self.options, self.screens, self.classes)
             if found is None:
                 break
             facts, encoded = found
@@ -438,10 +460,15 @@ cdef class PlainEncoder:
             tokens = count(item, encoded)
             if type(tokens) is not int or tokens < 0 or tokens > <int64_t>TOKENS_MAX:
                 tokens = self.checked(name, tokens)
-            body = PyBytes_FromStringAndSize(NULL, ITEM_HEADER + PyBytes_GET_SIZE(encoded))
+            body = PyBytes_FromStringAndSize(
+                NULL, ITEM_HEADER + margin + PyBytes_GET_SIZE(encoded))
             p = <uint8_t *>PyBytes_AS_STRING(body)
-            p = _put64(_put64(p, <uint8_t>PyBytes_AS_STRING(facts)[0]), now_us)
-            memcpy(p, PyBytes_AS_STRING(encoded), <size_t>PyBytes_GET_SIZE(encoded))
+            head = <uint8_t>PyBytes_AS_STRING(facts)[0]
+            if margin:
+                head |= <uint64_t>1 << 8 | <uint64_t>margin << 32
+            p = _put64(_put64(p, head), now_us)
+            memcpy(p, PyBytes_AS_STRING(beside), <size_t>margin)
+            memcpy(p + margin, PyBytes_AS_STRING(encoded), <size_t>PyBytes_GET_SIZE(encoded))
             one = cls.__new__(cls)
             one.message = item
             one.facts = facts

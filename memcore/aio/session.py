@@ -542,15 +542,13 @@ class AsyncSession:
         """
         await self._ready()
         change = None
-        if (
-            expected_revision is None
-            and idempotency_key is None
-            and (request_id is None)
-            and (meta is None)
-            and (envelope is None)
-        ):
+        if request_id is None and meta is None and (envelope is None):
             change = ref_of(self._session).begin_append([item], Append)
-        if type(change) is not Append:
+        if (
+            type(change) is not Append
+            or expected_revision is not None
+            or idempotency_key is not None
+        ):
             change = append_items(
                 ref_of(self._session),
                 [item],
@@ -576,17 +574,14 @@ class AsyncSession:
         """Append items in one commit, all or none. Arguments and errors as for ``append``."""
         await self._ready()
         change = None
-        if (
-            type(items) is list
-            and expected_revision is None
-            and (idempotency_key is None)
-            and (request_id is None)
-            and (meta is None)
-            and (envelope is None)
-        ):
+        if type(items) is list and request_id is None and (meta is None) and (envelope is None):
             items = items[:]
             change = ref_of(self._session).begin_append(items, Append)
-        if type(change) is not Append:
+        if (
+            type(change) is not Append
+            or expected_revision is not None
+            or idempotency_key is not None
+        ):
             change = append_items(
                 ref_of(self._session),
                 items,

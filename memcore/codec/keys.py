@@ -385,6 +385,7 @@ def malformed(key: bytes) -> CorruptValueError:
 
 # --- Rows of a session, which are contiguous ------------------------------------------------------
 
+_SESSION_ROWS: Final = Struct(">BQQB")
 _SESSION_ROW: Final = Struct(">BQQBQ")
 _TOKEN_PAGE: Final = Struct(">BQQBQQ")
 
@@ -396,7 +397,7 @@ def session_prefix(scope: int, session: int) -> bytes:
 
 def session_rows(scope: int, session: int, row: int) -> bytes:
     """Build the prefix of a session's rows of one kind."""
-    return session_prefix(scope, session) + bytes((row,))
+    return _SESSION_ROWS.pack(Kind.SESSION, scope, session, row)
 
 
 def session_row(scope: int, session: int, row: int, number: int) -> bytes:

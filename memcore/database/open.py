@@ -305,7 +305,7 @@ def _begin(
     if engine.audit is not None or (writes and store.read(lambda t: is_audited(t, store.path))):
         auditing.start_audit(store, engine.audit)
     redacted = None if told is None else told.redacted
-    engine.write_filter = session.settled(store, admitted).write_filter(store, redacted)
+    engine.filter_writes(session.settled(store, admitted).write_filter(store, redacted))
     if not store.read_only:
         sound = not store.environment().leader.poison  # if poisoned, reads cannot be trusted
         if sound:

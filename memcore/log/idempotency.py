@@ -15,10 +15,11 @@ nothing. One that never expires has the maximum u64 as its expiry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from memcore._fast import sized_parts
 from memcore.codec import keys
 from memcore.codec.keys import Row, blake2b
 from memcore.codec.values import decoding, open_value, seal_value
@@ -80,7 +81,7 @@ def content_of_items(items: Sequence[Prepared]) -> list[bytes]:
 
 def request_of(
     key: object,
-    content: Iterable[bytes],
+    content: Sequence[bytes],
     *,
     seed: bytes,
     ttl_ms: int | None = IDEMPOTENCY_TTL_SECONDS * 1000,
@@ -94,14 +95,10 @@ def request_of(
         InvalidOptionError: the key is not a str, is empty or too long.
     """
     text = checked_idempotency_key(key)
-    told = blake2b(b"".join([_sized(part) for part in content]), digest_size=32, key=seed)
+    told = blake2b(sized_parts(content), digest_size=32, key=seed)
     named = text.encode("utf-8", "surrogatepass")
     digest = blake2b(named, digest_size=32, key=seed, person=about).digest()
     return IdempotentRequest(digest, told.digest(), text, ttl_ms)
-
-
-def _sized(part: bytes) -> bytes:
-    return len(part).to_bytes(8, "little") + part
 
 
 def find_request(

@@ -604,6 +604,11 @@ class Redaction:
             self._patterns or policy.names or policy.redactors or policy.templates
         )
 
+    @property
+    def scanned(self) -> int | None:
+        """Classes that the scanner looks for; None if names, patterns or redactors are sought."""
+        return None if self._extended else self._mask
+
     def extended_spans(
         self, text: str, hits: list[tuple[int, int, int]], context: RedactionContext
     ) -> list[Span]:

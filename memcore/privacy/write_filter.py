@@ -51,6 +51,10 @@ class Redacts(Protocol):
 class RedactsPlaces(Protocol):
     """Source of redactors by place."""
 
+    @property
+    def scanned(self) -> int | None:
+        """Classes that the scanner looks for; None if anything else may be found, too."""
+
     def for_place(self, app: str, user: str, session: str | None) -> Redacts:
         """Return the redactor of a session, or of a user."""
 
@@ -101,6 +105,11 @@ class WriteFilter:
     def at(self, app: str, user: str, session: str | None = None) -> ScopeFilter:
         """Return the filter of a session, a user, or an application (no user)."""
         return ScopeFilter(self, app, user, session)
+
+    @property
+    def scanned(self) -> int | None:
+        """Classes of the scanner, if what it finds nothing in may be stored as it is; else None."""
+        return None if self.redaction is None or self.guards else self.redaction.scanned
 
     def redacts(self, redaction: RedactsPlaces, place: tuple[str, str, str | None]) -> Redacts:
         """Return the redactor of a place; it reports its findings to ``told``."""

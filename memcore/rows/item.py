@@ -39,6 +39,7 @@ __all__ = [
     "Prepared",
     "decode_item",
     "decode_message",
+    "pack_envelope",
     "prepare_event",
     "prepare_item",
     "split_body",
@@ -84,9 +85,15 @@ def _encode(value: Any, what: str) -> tuple[bytes, int]:
         raise InvalidItemError(msg) from exc
 
 
-def _envelope(
+def pack_envelope(
     meta: Mapping[str, Any] | None, request_id: str | None, told: Envelope | None = None
 ) -> bytes:
+    """Encode what is stored beside an item's JSON; empty if there is nothing.
+
+    Raises:
+        InvalidItemError: ``meta`` is not JSON, or too large.
+        InvalidOptionError: a value has the wrong type, or two request ids differ.
+    """
     if meta is None and request_id is None and told is None:
         return b""
     if meta is not None and not isinstance(meta, Mapping):
@@ -176,7 +183,7 @@ def prepare_item(
         encoded, flags = _encode(item, "item")
     beside = b""
     if not (meta is None and request_id is None and envelope is None):
-        beside = _envelope(meta, request_id, envelope)
+        beside = pack_envelope(meta, request_id, envelope)
     return _prepare(
         item, facts, encoded, flags,
         tokens=None, counter=counter, envelope=beside, now_us=now_us,
@@ -222,9 +229,10 @@ def prepare_event(
     assert facts is not None  # noqa: S101 - the caller abandons one call at a time
     message = {"type": event_type, "payload": payload}
     encoded, flags = _encode(message, "item")
+    beside = pack_envelope(meta, request_id, envelope)
     return _prepare(
         message, facts, encoded, flags,
-        tokens=0, counter=counter, envelope=_envelope(meta, request_id, envelope), now_us=now_us,
+        tokens=0, counter=counter, envelope=beside, now_us=now_us,
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from memcore.log.session_txn import revision_conflict
 from memcore.model import Envelope, ItemKind, Receipt, checked_envelope
 from memcore.options import checked_optional_int, plain_message
 from memcore.rows import names
+from memcore.rows.item import pack_envelope
 from memcore.session.change import Change, Unchanged
 from memcore.session.engine import OFFLOADED, SessionRef
 from memcore.session.read import open_calls
@@ -124,52 +125,36 @@ def encode_items(
         counter = _counter_of(ref)
     else:
         counter = log.counter
-    if begun is not None:
-        return _prepared(ref, items, begun, counter, options)
-    now_us = engine.now_us()
-    if engine.write_filter is not None and not admitted:
-        found = [
-            _admitted(ref, item, counter, now_us, options) for item in map(plain_message, items)
-        ]
-        _need_readable(ref, found, 0)
-        return found if engine.size_guard is None else split_large(ref, found)
-    prepared = []
-    if options is PLAIN and type(items) is list:
-        prepared = engine.encoder.encode(items, counter, now_us)
+    filters = engine.write_filter is not None and not admitted
+    if begun is None:
+        prepared: list[Prepared] = []
+        now_us = engine.now_us()
+        # With a write filter, the encoder takes what holds nothing to redact, if it can tell.
+        encodes = engine.encoder.screens if filters else engine.write_filter is None
+        if encodes and type(items) is list and items and (options is PLAIN or not filters):
+            beside = b"" if options is PLAIN else pack_envelope(*options)
+            prepared = engine.encoder.encode(items, counter, now_us, beside)
+    else:
+        prepared, now_us = begun
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
-        prepared = _prepared(ref, items, (prepared, now_us), counter, options)
+        meta, request_id, envelope = options
+        made = [
+            _admitted(ref, plain_message(item), counter, now_us, options)
+            if filters
+            else prepare_item(
+                item,
+                counter=counter,
+                seed=engine.seed,
+                now_us=now_us,
+                meta=meta,
+                request_id=request_id,
+                envelope=envelope,
+            )
+            for item in islice(items, len(prepared), None)
+        ]
+        _need_readable(ref, made, len(prepared))
+        prepared += made
     return prepared if engine.size_guard is None else split_large(ref, prepared)
-
-
-def _prepared(
-    ref: SessionRef,
-    items: Iterable[Any],
-    begun: Begun,
-    counter: TokenCounter,
-    options: ItemOptions,
-) -> list[Prepared]:
-    """Go on from the first irregular item.
-
-    Raises:
-        InvalidItemError: an item is invalid.
-    """
-    meta, request_id, envelope = options
-    prepared, now_us = begun
-    seed, known = ref.engine.seed, len(prepared)
-    made = [
-        prepare_item(
-            item,
-            counter=counter,
-            seed=seed,
-            now_us=now_us,
-            meta=meta,
-            request_id=request_id,
-            envelope=envelope,
-        )
-        for item in islice(items, known, None)
-    ]
-    _need_readable(ref, made, known)
-    return prepared + made
 
 
 def _need_readable(ref: SessionRef, made: Sequence[Prepared], known: int) -> None:
@@ -443,13 +428,14 @@ def append_items(
     request_id: str | None = None,
     meta: Mapping[str, Any] | None = None,
     envelope: AnyEnvelope | None = None,
-    begun: Begun | None = None,
+    begun: Begun | Append | None = None,
 ) -> Change[Receipt]:
-    """Return the change of ``Session.extend``; ``begun``: as in ``encode_items``."""
-    options = PLAIN
-    if not (meta is None and request_id is None and envelope is None):
+    """Return the change of ``Session.extend``; ``begun``: from ``RefFields.begin_append``."""
+    if isinstance(begun, Append):
+        encoded = begun.items
+    else:
         options = options_of(meta, request_id, envelope)
-    encoded = encode_items(ref, items, options, begun=begun)
+        encoded = encode_items(ref, items, options, begun=begun)
     request = None
     if idempotency_key is not None:
         request = prepare_request(idempotency_key, encoded, seed=ref.engine.seed)

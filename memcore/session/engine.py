@@ -39,10 +39,12 @@ from memcore.errors import (
 )
 from memcore.limits import ITEM_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.log import CachedSession, CachedSessions, Head, Prepared, SessionTxn, SessionTxns
+from memcore.model import Envelope
 from memcore.options import checked_int
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED, SEQ_END, head_key
+from memcore.rows.item import pack_envelope
 from memcore.rows.lifecycle import LeaseRow, is_erased, read_lease, write_lease
 from memcore.store import MapMovedError, Store
 from memcore.store.interface import ReadTxn, Txn
@@ -579,6 +581,16 @@ class Engine:
         self.encoder = PlainEncoder(
             Prepared, self.seed, ORJSON_OPTIONS, checked_tokens, ITEM_INLINE_BYTES_MAX
         )
+
+    def filter_writes(self, write_filter: WriteFilter | None) -> None:
+        """Set the write filter; an item with nothing to redact need not pass it, if it is simple.
+
+        A simple filter is a redaction whose findings all come from the compiled scanner.
+        """
+        self.write_filter = write_filter
+        scanned = None if write_filter is None else write_filter.scanned
+        if scanned is not None:
+            self.encoder.screen(scanned, pack_envelope(None, None, Envelope(redacted=False)))
 
     @property
     def graphs(self) -> Cache:

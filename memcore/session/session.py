@@ -257,15 +257,13 @@ class Session:
             InvalidOptionError, ReadOnlyError, ClosedError, StorageError
         """
         change = None
-        if (
-            expected_revision is None
-            and idempotency_key is None
-            and request_id is None
-            and meta is None
-            and envelope is None
-        ):
+        if request_id is None and meta is None and envelope is None:
             change = self._ref.begin_append([item], Append)
-        if type(change) is not Append:
+        if (
+            type(change) is not Append
+            or expected_revision is not None
+            or idempotency_key is not None
+        ):
             change = append_items(
                 self._ref,
                 [item],
@@ -290,17 +288,14 @@ class Session:
     ) -> Receipt:
         """Append items in one commit, all or none. Arguments and errors as for ``append``."""
         change = None
-        if (
-            type(items) is list
-            and expected_revision is None
-            and idempotency_key is None
-            and request_id is None
-            and meta is None
-            and envelope is None
-        ):
+        if type(items) is list and request_id is None and meta is None and envelope is None:
             items = items[:]  # a token counter may mutate the caller's list meanwhile
             change = self._ref.begin_append(items, Append)
-        if type(change) is not Append:
+        if (
+            type(change) is not Append
+            or expected_revision is not None
+            or idempotency_key is not None
+        ):
             change = append_items(
                 self._ref,
                 items,

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import memcore
 from memcore.limits import ITEM_INLINE_BYTES_MAX
+from memcore.privacy.keyring import Secret
 from memcore.session.append import Append
-from memcore.session.engine import SessionRef
+from memcore.session.engine import Engine, SessionRef
 from memcore.store.commit import Leader, WriteBatch
 from strategies import hostile_items, mixed_histories
 
@@ -46,15 +47,46 @@ _odd_items = st.sampled_from(
         {},
     ]
 )
+_personal_items = st.lists(
+    st.sampled_from(
+        [
+            {"role": "user", "content": "write to alice@example.com"},
+            {"role": "user", "content": "nothing to hide here"},
+            {"role": "user", "content": [{"type": "text", "text": "call +49 170 1234567"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{
+                "id": "call_13912345678", "type": "function",
+                "function": {"name": "f", "arguments": '{"password": "hunter2hunter2"}'}}]},
+            {"role": "user", "content": "x", "phone": 13912345678},
+            {"role": "user", "bob@example.com": 1},
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+)  # fmt: skip
 _items = st.one_of(
+    _personal_items,
     mixed_histories().map(lambda found: [item for item in found if isinstance(item, dict)]),
     st.lists(hostile_items, max_size=3),
     st.lists(_odd_items, min_size=1, max_size=2),
 )
-_steps = st.lists(st.tuples(st.sampled_from(["append", "extend"]), _items), max_size=5)
+_options = st.fixed_dictionaries(
+    {},
+    optional={
+        "expected_revision": st.integers(0, 4),
+        "idempotency_key": st.sampled_from(["a", "b"]),
+        "request_id": st.sampled_from(["r1", "alice@example.com"]),
+        "meta": st.sampled_from([{}, {"n": 1}, {"m": "alice@example.com"}, {"bad": {1}}]),
+        "envelope": st.sampled_from([{"author": "bob"}, {"request_id": "r2"}, {"status": "ok"}]),
+    },
+)
+_steps = st.lists(
+    st.tuples(st.sampled_from(["append", "extend"]), _items, st.just({}) | _options), max_size=5
+)
 
 
-def carried_out(path: Path, steps: list[tuple[str, list[Any]]], orphans: str) -> list[Any]:
+def carried_out(
+    path: Path, steps: list[tuple[str, list[Any], dict[str, Any]]], orphans: str, redact: str | None
+) -> list[Any]:
     """Receipts and errors of the steps, then every row of the file but its format record."""
     told: list[Any] = []
 
@@ -64,34 +96,55 @@ def carried_out(path: Path, steps: list[tuple[str, list[Any]]], orphans: str) ->
         except Exception as error:  # noqa: BLE001 - hostile items raise what they like
             told.append((type(error), str(error)))
 
-    with memcore.open(path, durability="none", allow_unsafe=True) as db:
+    with memcore.open(path, durability="none", allow_unsafe=True, redact=redact) as db:
         session = db.session("s", orphans=orphans)
-        for verb, given_items in steps:
+        for verb, given_items, options in steps:
             items = [
                 {**LARGE, "content": PADDING} if each is LARGE else each for each in given_items
             ]
             if verb == "extend":
-                note(lambda: session.extend(items))  # noqa: B023 - called at once
+                note(lambda: session.extend(items, **options))  # noqa: B023 - called at once
                 continue
             for item in items:
-                note(lambda: session.append(item))  # noqa: B023 - called at once
+                note(lambda: session.append(item, **options))  # noqa: B023 - called at once
         told.append(db.engine.store.read(lambda txn: list(txn.scan(b"\x01", b"\xff"))))
         assert db.check() == []
     return told
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=_steps, orphans=st.sampled_from(["raise", "keep"]))
-def test_both_ways_store_and_tell_the_same(steps, orphans) -> None:
+@given(
+    steps=_steps,
+    orphans=st.sampled_from(["raise", "keep"]),
+    redact=st.sampled_from([None, "default"]),
+)
+def test_both_ways_store_and_tell_the_same(steps, orphans, redact) -> None:
     with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
         short, long = Path(made, "short"), Path(made, "long")
         patch.setattr(time, "time_ns", lambda: NOW_US * 1000)  # blobs have times, too
-        with memcore.open(short, durability="none", allow_unsafe=True) as db:
+        # One secret, so that both ways write the same placeholders.
+        patch.setattr(Secret, "value", lambda _: b"s" * 32)
+        with memcore.open(short, durability="none", allow_unsafe=True, redact=redact) as db:
             db.session("s", orphans=orphans).append({"role": "user", "content": PADDING})
         shutil.copy(short, long)
-        found = carried_out(short, steps, orphans)
+        found = carried_out(short, steps, orphans, redact)
         patch.setattr(SessionRef, "begin_append", lambda *_: None)
-        assert carried_out(long, steps, orphans) == found
+        patch.setattr(Engine, "filter_writes", _take_the_long_way)
+        assert carried_out(long, steps, orphans, redact) == found
+
+
+class _Absent:
+    """An encoder that leaves every item to others."""
+
+    screens = False
+
+    def encode(self, *_: Any) -> list[Any]:
+        return []
+
+
+def _take_the_long_way(engine: Engine, write_filter: Any) -> None:
+    engine.write_filter = write_filter
+    engine.encoder = _Absent()  # type: ignore[assignment]
 
 
 def test_plain_items_take_the_short_way(tmp_path, monkeypatch) -> None:
