@@ -407,6 +407,20 @@ def sized(content):
     return made
 
 
+def chunk_row(bytes key not None, uint32_t epoch, str kind not None, bytes content not None):
+    """The row of a chunk: the seal of ``epoch u32, big-endian | sized type | content``."""
+    cdef bytes named = sized(kind.encode())
+    cdef Py_ssize_t width = PyBytes_GET_SIZE(named), size = PyBytes_GET_SIZE(content)
+    cdef bytes body = PyBytes_FromStringAndSize(NULL, 4 + width + size)
+    cdef uint8_t *p = <uint8_t *>PyBytes_AS_STRING(body)
+    cdef int i
+    for i in range(4):
+        p[i] = <uint8_t>(epoch >> (24 - 8 * i) & 0xFF)
+    memcpy(p + 4, PyBytes_AS_STRING(named), <size_t>width)
+    memcpy(p + 4 + width, PyBytes_AS_STRING(content), <size_t>size)
+    return _seal(key, body, 0)
+
+
 def sized_parts(parts):
     """The bytes of a sequence, each after its length as u64, little-endian."""
     cdef Py_ssize_t size = 0, length

@@ -113,7 +113,7 @@ PAGE_CONTENT_BYTES_MAX: Final = 1900
 """LMDB stores a row of more than half a page in overflow pages of its own."""
 ROOT_PARTS_MAX: Final = 48
 """Up to this many parts or pages need no level of pages above them."""
-STAGED_BYTES: Final = 192 * 1024
+STAGED_BYTES: Final = 1024 * 1024
 """New chunks beyond this size are committed separately, before the commit that refers to them."""
 VALUES_CACHED_BYTES: Final = 32 * 1024**2
 """Approximate serialised size of the values that a database handle caches, for each of four kinds

@@ -7,7 +7,7 @@ import gc
 import os
 import struct
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import field
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -231,6 +231,15 @@ class DecodeCache(Generic[K, V]):
         self._old.pop(key, None)
         self._young[key] = value, weight
         self._weight += weight
+
+    def put_all(self, keys: Iterable[K], value: V) -> None:
+        """Cache the same value, of weight 1, under many keys that are new, as ``put`` does."""
+        for key in keys:
+            if self._weight >= self._limit:
+                self._old, self._young, self._weight = self._young, {}, 0
+            self._weight += key not in self._young
+            self._old.pop(key, None)
+            self._young[key] = value, 1
 
     def drop(self, key: K) -> None:
         """Remove an entry."""

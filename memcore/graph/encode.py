@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Final
 
 from memcore.errors import InvalidItemError
@@ -33,7 +34,7 @@ from memcore.graph.manifest import (
     units_of,
     wrapped,
 )
-from memcore.graph.rows import id_of
+from memcore.graph.rows import begun_id
 from memcore.limits import CHUNK_BYTES_MAX, PART_INLINE_BYTES_MAX
 
 __all__ = [
@@ -59,9 +60,19 @@ class Splitter:
     ``fresh`` maps the ids of chunks to store to their plaintext contents.
     """
 
-    def __init__(self, cache: Cache, coder: Coder, *, pool: int, epoch: int, secret: bytes) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        coder: Coder,
+        *,
+        pool: int,
+        epoch: int,
+        secret: bytes,
+        is_new: bool = False,
+    ) -> None:
         self._cache = cache
         self._coder = coder
+        self._encode = coder.encode
         self._under: Callable[[str, Any], Typed] | None = getattr(coder, "encode_under", None)
         """Serialises a value under a key, if the coder needs the key."""
         self._key_of: Callable[[str | None, str], str] | None = getattr(coder, "key_of", None)
@@ -75,6 +86,10 @@ class Splitter:
         self._pool = pool
         self._epoch = epoch
         self._secret = secret
+        self._is_new = is_new
+        """True if the pool has yet to be created, so nothing is stored in it."""
+        self._begun: dict[str, blake2b] = {}
+        """Hashes of ids, by the type of the content that completes them."""
         self.fresh: dict[bytes, Typed] = {}
         self.encoded = 0
         """Bytes of the parts serialised so far, or known by identity."""
@@ -181,7 +196,7 @@ class Splitter:
                 self.has_runs = True
             else:
                 where = place if starts is None else starts[place]
-                node, tree = self._entry(unit, f"{path}[{where}]", depth, under)
+                node, tree = self._entry(unit, path, where, depth, under)
             version.nodes.append(node)
             version.trees.append(tree)
         if tail:
@@ -229,7 +244,7 @@ class Splitter:
         for at in fresh:
             name = keys[at]
             key = name if self._key_of is None else self._key_of(under, name)
-            nodes[at], trees[at] = self._entry(value[name], f"{path}[{name!r:.60}]", depth, key)
+            nodes[at], trees[at] = self._entry(value[name], path, name, depth, key)
             entries[at] = entry_of(name, nodes[at])
         size = self.encoded - encoded
         if base.nodes:
@@ -260,15 +275,17 @@ class Splitter:
             nodes.append(node)
         return wrapped(name, nodes), kept
 
-    def _entry(self, value: Any, path: str, depth: int, under: str | None) -> tuple[bytes, Any]:
-        """Return the node and the tree of an entry of a list or dict."""
+    def _entry(
+        self, value: Any, path: str, at: str | int, depth: int, under: str | None
+    ) -> tuple[bytes, Any]:
+        """Return the node and the tree of the entry at a key or index of a list or dict."""
         kind = type(value)
         opaque = self._cache.trees.opaque
         if kind is bytearray:
             value = bytes(value)  # as it is read, as a part of anything
         elif kind is list and len(value) >= _NESTED_MIN and depth + 1 < _DEPTH_MAX:
             value = value.copy()  # another thread may change the list in the meantime
-            node, made = self._listed(value, None, path, depth + 1, under)
+            node, made = self._listed(value, None, _below(path, at), depth + 1, under)
             if set(map(type, made.trees)) == {ListRun}:
                 return node, value
             whole = not any(tree is opaque for tree in made.trees)
@@ -276,13 +293,18 @@ class Splitter:
         elif kind in self._coder.wrappers and depth + 1 < _DEPTH_MAX:
             tree = self._cache.trees.copy(value)
             stored = value if tree is opaque else tree
-            return self._value(stored, None, path, depth + 1, under)[0], tree
-        return self._part(value, path, under)
+            return self._value(stored, None, _below(path, at), depth + 1, under)[0], tree
+        return self._part(value, path, under, at)
 
-    def _part(self, value: Any, path: str, under: str | None) -> tuple[bytes, Any]:
-        """Return the node and the tree of a value that is stored as a whole."""
+    def _part(
+        self, value: Any, path: str, under: str | None, at: str | int | None = None
+    ) -> tuple[bytes, Any]:
+        """Return the node and the tree of a value that is stored as a whole.
+
+        ``at``: its key or index in the container at ``path``; None: it is what is at ``path``.
+        """
         if type(value) in _ATOMS:
-            return self._serialised(value, path, under), value
+            return self._serialised(value, path, under, at), value
         seen = self._cache.memo.get(id(value))
         if (
             seen is not None
@@ -299,7 +321,7 @@ class Splitter:
         tree = self._cache.trees.copy(value)
         encoded = self.encoded
         whole = value if tree is self._cache.trees.opaque else tree
-        node = self._serialised(whole, path, under)
+        node = self._serialised(whole, path, under, at)
         if tree is not self._cache.trees.opaque and node[0] != Sort.PIECES:
             size = self.encoded - encoded
             memo = Memo(value, tree, node, self._secret, self._coder.identity, size, under)
@@ -315,14 +337,14 @@ class Splitter:
             self._cache.known.get((self._pool, self._epoch, part)) is not None
         )
 
-    def _serialised(self, value: Any, path: str, under: str | None) -> bytes:
+    def _serialised(self, value: Any, path: str, under: str | None, at: str | int | None) -> bytes:
         try:
             if under is None or self._under is None:
-                kind, content = self._coder.encode(value)
+                kind, content = self._encode(value)
             else:
                 kind, content = self._under(under, value)
         except Exception as exc:
-            raise self._refusal(value, path, exc) from exc
+            raise self._refusal(value, path if at is None else _below(path, at), exc) from exc
         return self._stored(kind, bytes(content))  # some return the caller's own bytearray
 
     def _stored(self, kind: str, content: bytes) -> bytes:
@@ -331,19 +353,24 @@ class Splitter:
         if len(content) <= PART_INLINE_BYTES_MAX:
             return part_node(kind, content)
         if len(content) <= CHUNK_BYTES_MAX:
-            return chunk_node(self._chunk((kind, content)))
+            return chunk_node(self._chunk(kind, content))
         pieces = range(0, len(content), CHUNK_BYTES_MAX)
         return pieces_node(
-            kind, [self._chunk((kind, content[at : at + CHUNK_BYTES_MAX])) for at in pieces]
+            kind, [self._chunk(kind, content[at : at + CHUNK_BYTES_MAX]) for at in pieces]
         )
 
     def _page(self, content: bytes) -> bytes:
-        return self._chunk((PAGE, content))
+        return self._chunk(PAGE, content)
 
-    def _chunk(self, typed: Typed) -> bytes:
-        part = id_of(self._secret, typed)
-        if self._cache.known.get((self._pool, self._epoch, part)) is None:
-            self.fresh[part] = typed
+    def _chunk(self, kind: str, content: bytes) -> bytes:
+        begun = self._begun.get(kind)
+        if begun is None:
+            begun = self._begun[kind] = begun_id(self._secret, kind)
+        hashed = begun.copy()
+        hashed.update(content)
+        part = hashed.digest()
+        if self._is_new or self._cache.known.get((self._pool, self._epoch, part)) is None:
+            self.fresh[part] = kind, content
         return part
 
     def _refusal(self, value: Any, path: str, exc: Exception) -> InvalidItemError:
@@ -372,3 +399,8 @@ class Splitter:
             except Exception:  # noqa: BLE001 - whatever a serialiser raises
                 return self._culprit(entry, place, depth + 1)
         return path, value
+
+
+def _below(path: str, at: str | int) -> str:
+    """Return the path of an entry; an error of a thousand entries would name only one of them."""
+    return f"{path}[{at!r:.60}]"

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, Final
 
+from memcore._fast import chunk_row
 from memcore.codec import keys
 from memcore.codec.keys import Counter, Kind, ThreadRow
 from memcore.codec.values import (
@@ -44,6 +45,7 @@ __all__ = [
     "Pool",
     "Thread",
     "Write",
+    "begun_id",
     "chunk_key",
     "create_thread",
     "ensure_namespace",
@@ -562,9 +564,17 @@ def write_pool(txn: Txn, scope: int, pool: int, row: Pool) -> None:
     txn.put(key, seal_value(key, row.pack()))
 
 
+def begun_id(secret: bytes, kind: str) -> blake2b:
+    """Return the hash that a chunk's content completes to its id.
+
+    An id is BLAKE2b-128 under the pool's key over type and content.
+    """
+    return blake2b(pack_typed(kind, b""), digest_size=ID_BYTES, key=secret)
+
+
 def id_of(secret: bytes, typed: Typed) -> bytes:
-    """Compute a chunk's id: BLAKE2b-128 under the pool's key over type and content."""
-    hashed = blake2b(pack_typed(typed[0], b""), digest_size=ID_BYTES, key=secret)
+    """Compute a chunk's id."""
+    hashed = begun_id(secret, typed[0])
     hashed.update(typed[1])
     return hashed.digest()
 
@@ -576,7 +586,7 @@ def chunk_key(scope: int, pool: int, part: bytes) -> bytes:
 
 def put_chunk(txn: Txn, key: bytes, epoch: int, stored: Typed) -> None:
     """Write a chunk: ``epoch u32 | typed``."""
-    txn.put(key, seal_value(key, _EPOCH.pack(epoch) + pack_typed(*stored)))
+    txn.put(key, chunk_row(key, epoch, *stored))
 
 
 def is_stored(txn: ReadTxn, key: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memcore.codec.values import decode_json, encode_json
 from memcore.errors import InvalidItemError, OutpacedError, StaleParentError
@@ -104,6 +104,19 @@ Prepared = Callable[[Txn, Place, int, int], None]
 Admit = Callable[[Txn, Place | None, int | None, Pool], None]
 """Raises if the prepared write may not be stored in the current state of the thread."""
 Chunks = list[tuple[bytes, Typed]]
+
+
+class _ToStore(NamedTuple):
+    """What the commit of a write stores."""
+
+    basis: _Basis
+    chunks: Chunks
+    store: Prepared
+    admit: Admit | None
+    is_new: bool
+    """True if the thread did not exist when the write was prepared."""
+
+
 _BASES: Final = 4096
 
 
@@ -230,14 +243,21 @@ class Writing:
         for _ in range(ATTEMPTS_MAX):
             basis = self._basis(thread, coder)
             number = 0 if basis.place is None else basis.place.pool
+            is_new = basis.place is None
             splitter = Splitter(
-                self._cache, coder, pool=number, epoch=basis.pool.epoch, secret=basis.secret
+                self._cache,
+                coder,
+                pool=number,
+                epoch=basis.pool.epoch,
+                secret=basis.secret,
+                is_new=is_new,
             )
             store = prepare(splitter, basis, orphaned)
             try:
                 chunks = [(part, coder.seal(typed)) for part, typed in splitter.fresh.items()]
-                basis, chunks = yield from self._stage(thread, basis, chunks)
-                place = yield self._closure(thread, namespace, basis, chunks, (store, admit))
+                basis, chunks = yield from self._stage(thread, basis, chunks, is_new=is_new)
+                writing = _ToStore(basis, chunks, store, admit, is_new)
+                place = yield self._closure(thread, namespace, writing)
             except Stale as stale:
                 # Not set by the closure itself, which may run again after it was rejected.
                 orphaned = isinstance(stale, Orphaned)
@@ -245,13 +265,15 @@ class Writing:
                 continue
             if basis.place is None:
                 self._bases.put((thread, id(coder.identity)), replace(basis, place=place))
-            for part in splitter.fresh:
-                self._cache.known.put((place.pool, basis.pool.epoch, part), True)
+            epoch = basis.pool.epoch
+            self._cache.known.put_all([(place.pool, epoch, part) for part in splitter.fresh], True)
             return place, basis.pool
         msg = f"thread {thread[:40]!r} was pruned {ATTEMPTS_MAX} times while one put was prepared"
         raise OutpacedError(msg)
 
-    def _stage(self, thread: str, basis: _Basis, chunks: Chunks) -> Steps[tuple[_Basis, Chunks]]:
+    def _stage(
+        self, thread: str, basis: _Basis, chunks: Chunks, *, is_new: bool
+    ) -> Steps[tuple[_Basis, Chunks]]:
         """Store chunks ahead until the rest fits one commit; nothing refers to them yet."""
         *batches, last = _batches(chunks)
         for first in batches:
@@ -259,22 +281,15 @@ class Writing:
             def closure(txn: Txn, basis: _Basis = basis, batch: Chunks = first) -> Place:
                 place, pool = self._place(txn, thread, basis)
                 place = place or self._create(txn, thread, basis)
-                _put_chunks(txn, place, pool, batch)
+                _put_chunks(txn, place, pool, batch, is_new=is_new)
                 return place
 
             place = yield closure
             basis = replace(basis, place=place)
         return basis, last
 
-    def _closure(
-        self,
-        thread: str,
-        namespace: str,
-        basis: _Basis,
-        chunks: Chunks,
-        prepared: tuple[Prepared, Admit | None],
-    ) -> Callable[[Txn], Place]:
-        store, admit = prepared
+    def _closure(self, thread: str, namespace: str, writing: _ToStore) -> Callable[[Txn], Place]:
+        basis, chunks, store, admit, is_new = writing
 
         def closure(txn: Txn) -> Place:
             place, pool = self._place(txn, thread, basis)
@@ -285,7 +300,7 @@ class Writing:
                 place = self._create(txn, thread, basis)
             if number is None:
                 number = threads.ensure_namespace(txn, place, namespace)
-            _put_chunks(txn, place, pool, chunks)
+            _put_chunks(txn, place, pool, chunks, is_new=is_new)
             if pool.sweeping:
                 txn.need_feature(GRAPH_ROWS)
             store(txn, place, number, pool.epoch if pool.sweeping else 0)
@@ -499,13 +514,20 @@ def _batches(chunks: Chunks) -> list[Chunks]:
     return found
 
 
-def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks) -> None:
-    """Write the missing chunks; during a sweep, move the existing ones to its epoch."""
+def _put_chunks(txn: Txn, place: Place, pool: Pool, chunks: Chunks, *, is_new: bool) -> None:
+    """Write the missing chunks; during a sweep, move the existing ones to its epoch.
+
+    ``is_new``: the pool began with this write, so none is looked for. If another writer has stored
+    one of them since, it is written again with the same content.
+    """
     keyed = [(chunk_key(place.scope, place.pool, part), stored) for part, stored in chunks]
     if pool.sweeping and txn.is_remote:
         txn.prefetch([key for key, _ in keyed])
     for key, stored in keyed:
-        there = touch_chunk(txn, key, pool.epoch) if pool.sweeping else is_stored(txn, key)
+        if pool.sweeping:
+            there = touch_chunk(txn, key, pool.epoch)
+        else:
+            there = not is_new and is_stored(txn, key)
         if not there:
             put_chunk(txn, key, pool.epoch, stored)
 

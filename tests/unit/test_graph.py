@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -239,7 +240,11 @@ def test_a_part_that_was_damaged_is_stored_anew_by_the_next_put(
 
 def test_large_values_are_staged(graph: GraphStore, db: memcore.Database) -> None:
     one = Thread(graph, "t")
-    value = {"blob": bytes(300_000), "texts": texts(9, size=LARGE), "deep": [[texts(5)] * 5] * 5}
+    value = {
+        "blob": Random(1).randbytes(4_000_000),
+        "texts": texts(9, size=LARGE),
+        "deep": [[texts(5)] * 5] * 5,
+    }
     steps = graph.plan_put("t", "", one.new({"big": value}), CODER)
     closure = next(steps)
     for _ in range(3):

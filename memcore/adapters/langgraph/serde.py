@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from threading import local
 from typing import Any, Final, Literal, TypeGuard
 
-import ormsgpack
 from langgraph._internal._serde import collect_allowlist_from_schemas
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
@@ -27,6 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Send
 
+from memcore._fast import types_in_packed
 from memcore.errors import (
     CorruptValueError,
     InvalidOptionError,
@@ -81,6 +81,8 @@ _WRAPPERS: Final = {
         Wrapper(lambda snapshot: [snapshot.value], lambda fields: _DeltaSnapshot(fields[0])),
     ),
 }
+_NAMELESS: Final = 1 << EXT_DELTA_SNAPSHOT | 1 << EXT_NUMPY_ARRAY
+"""Codes of the msgpack extensions that name no type, as bits."""
 _SEALED: Final = "+"
 """Separates the type from the cipher's name, as EncryptedSerializer does."""
 _OURS: Final = frozenset(("node", "page", "writes"))
@@ -344,18 +346,9 @@ class _TypeGuard:
 
     def note_stored(self, content: bytes) -> None:
         """Allow the types named in a value that this process has just serialized."""
-        if not any(map(content.__contains__, _EXTENSIONS)):
-            return  # skips most bodies and metadata in a tenth of the time
-
-        def note(code: int, data: bytes) -> None:
-            found = ormsgpack.unpackb(data, ext_hook=note, option=ormsgpack.OPT_NON_STR_KEYS)
-            if code in (EXT_DELTA_SNAPSHOT, EXT_NUMPY_ARRAY):
-                return
-            name = (found[0], found[1])
+        for name in types_in_packed(content, _NAMELESS):
             if name not in SAFE_MSGPACK_TYPES and name not in _stored_types:
                 self._note_type(name)
-
-        ormsgpack.unpackb(content, ext_hook=note, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def _note_type(self, name: TypeName) -> None:
         if self._allowed == ALL_TYPES or name in self._listed or name in self._allowed:
@@ -408,8 +401,6 @@ class _TypeGuard:
 
 _stored_types: Final[set[TypeName]] = set()
 """Types of values stored by this process; it uses them itself, so they are already imported."""
-_EXTENSIONS: Final = tuple(bytes((byte,)) for byte in (0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)))
-"""First bytes of msgpack extensions, which every named type is encoded in."""
 _blocked: Final = local()
 """``types``: the types refused while this thread reads a value; None or unset if it reads none."""
 
