@@ -269,6 +269,19 @@ def fresh_json(list values not None, object absent):
     return found
 
 
+def known_from(dict known not None, int64_t first, int64_t last):
+    """The values of consecutive keys from ``first`` to ``last``, up to the first that is missing."""
+    cdef list found = []
+    cdef object value
+    while first <= last:
+        value = memcore_get(known, first, _MISSING)
+        if value is _MISSING:
+            break
+        found.append(value)
+        first += 1
+    return found
+
+
 # --- listings of sessions: rows of many sessions, read with one cursor ----------------------------
 
 cdef enum:

@@ -13,7 +13,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, TypeVarT
 import orjson
 
 from memcore import blobs, session
-from memcore._fast import classify, fresh_json, leading_rows, open_items, open_messages
+from memcore._fast import (
+    classify,
+    fresh_json,
+    known_from,
+    leading_rows,
+    open_items,
+    open_messages,
+)
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import FLAG_BLOB, named, open_value
@@ -715,7 +722,7 @@ class DecodedCache:
                 prefix = keys.session_rows(log.scope, owner, Row.ITEM)
             for first in range(lo, hi + 1, _RUN_ITEMS):
                 last = min(first + _RUN_ITEMS - 1, hi)
-                held = _held(known, first, last) if known else []
+                held = known_from(known, first, last) if known else []
                 if held:
                     parts.append(held)
                     first += len(held)  # noqa: PLW2901 - read only the part not cached
@@ -790,16 +797,6 @@ class _All:
 
 
 _all = _All()
-
-
-def _held(known: dict[int, Any], first: int, last: int) -> Items:
-    """Return the cached items from ``first`` on, up to the first gap."""
-    if first not in known:
-        return []
-    try:
-        return list(map(known.__getitem__, range(first, last + 1)))
-    except KeyError as exc:
-        return [known[seq] for seq in range(first, exc.args[0])]
 
 
 # --- Offloaded texts of oversized items -----------------------------------------------------------
