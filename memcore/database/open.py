@@ -268,11 +268,12 @@ def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
     if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; without create=False or read_only=True it is made"
         raise NotFoundError(msg)
-    if not os.path.isdir(os.path.dirname(os.path.realpath(file))):
+    real = os.path.realpath(file)
+    if not os.path.isdir(os.path.dirname(real)):
         msg = f"{file!r}: there is no such directory"
         raise StoreAccessError(msg)
     if not any_fs:
-        refuse_network(os.path.realpath(file))
+        refuse_network(real)
 
 
 def _check_numbers(map_bytes: int, steady_interval_ms: int) -> None:

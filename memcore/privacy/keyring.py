@@ -856,7 +856,7 @@ class Secret:
     """The secret of one open database, read on first use.
 
     Args:
-        path: path of the database.
+        path: path of the database, with symbolic links resolved.
         create: create the file if it is missing.
         ring: the secret of an encrypted database's key ring, which needs no file.
         place: storage for the secret while there is no space for its file.
@@ -920,13 +920,13 @@ class Secret:
     def _has_leftover(self) -> bool:
         """Return True if the file's creator was killed before it removed the temporary name."""
         with suppress(OSError):
-            return os.stat(os.path.realpath(self._path) + SUFFIX).st_nlink > 1
+            return os.stat(self._path + SUFFIX).st_nlink > 1
         return False
 
     def _moved(self, kept: bytes | None) -> bytes | None:
         """Move the stored secret into the file; return it if it cannot be moved."""
         with suppress(OSError):
-            remove_unfinished(os.path.realpath(self._path) + SUFFIX)
+            remove_unfinished(self._path + SUFFIX)
         if kept is not None:
             try:
                 secret_of(self._path, create=True, made=kept)
