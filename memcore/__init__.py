@@ -61,6 +61,7 @@ __all__, __getattr__, __dir__ = face(
             "SupersededError TamperedError "
             "UndecodableError UnreadableItemsError UnshippedError UntrustedTypeError WrongKeyError"
         ),
+        "database.archive": "Archive ArchivedSession open_archive",
         "database.copying": "CopyReport copy_store",
         "database.warm": "Promotion WarmStatus promote",
         "maintenance.backup": "CompactReport MigrationReport RestoreReport migrate restore",

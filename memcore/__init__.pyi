@@ -25,6 +25,9 @@ from memcore.context import validate as validate
 from memcore.database import Database as Database
 from memcore.database import Scope as Scope
 from memcore.database import open_database as open
+from memcore.database.archive import Archive as Archive
+from memcore.database.archive import ArchivedSession as ArchivedSession
+from memcore.database.archive import open_archive as open_archive
 from memcore.database.copying import CopyReport as CopyReport
 from memcore.database.copying import copy_store as copy_store
 from memcore.database.database import KeyStatus as KeyStatus
@@ -225,6 +228,8 @@ __all__ = [
     "AgentView",
     "AnthropicExtractor",
     "AnthropicSummarizer",
+    "Archive",
+    "ArchivedSession",
     "AssembledPayload",
     "Audit",
     "AuditError",
@@ -423,6 +428,7 @@ __all__ = [
     "merge_entries",
     "migrate",
     "open",
+    "open_archive",
     "policy_mapping",
     "promote",
     "read_policy",

@@ -78,6 +78,7 @@ VERBS: Final = {
     "hold": Verb("hold", "hold_data", "Show, set or end legal holds."),
     "retention": Verb("retention", "keep", "Show or set retention rules."),
     "sweep": Verb("sweep", "sweep_store", "Delete what has expired or retention rules remove."),
+    "archive": Verb("archive", "archived_data", "List, write out or erase what was archived."),
     "prune": Verb("prune", "prune_threads", "Remove old checkpoints of graph threads."),
     "audit": Verb("audit", "verbs", "Verify, show, anchor and cut the audit of a file."),
     "keys": Verb("keys", "show_keys", "Show the key file, or rotate keys."),
@@ -99,7 +100,7 @@ SECTIONS: Final = {
     "Import and export": "import export bundle copy",
     "Sessions": "fork checkpoint rewind compact uncompact delete kv state memory",
     "Repair": "repair recover recount",
-    "Privacy and retention": "redact erase hold retention sweep prune audit keys demand",
+    "Privacy and retention": "redact erase hold retention sweep archive prune audit keys demand",
     "Maintenance": "check doctor backup restore promote copy-compact salvage migrate",
     "More": "mcp bench demo",
 }

@@ -38,6 +38,7 @@ from memcore.store.store import is_own_file
 
 __all__ = [
     "export_sessions",
+    "export_target",
 ]
 
 
@@ -116,7 +117,7 @@ def export_sessions(
             entry.items for entry in db.sessions(user=user, app=app)
         )
         with (
-            _target(to, store, form, overwrite=overwrite) as target,
+            export_target(to, store, form, overwrite=overwrite) as target,
             # On a terminal the lines themselves are progress enough, and a bar would break them.
             nullcontext() if is_shown else progress("exporting") as report,
         ):
@@ -194,7 +195,9 @@ class _Escaping:
 
 
 @contextmanager
-def _target(to: str, store: str, form: str, *, overwrite: bool) -> Iterator[BinaryIO | _Escaping]:
+def export_target(
+    to: str, store: str, form: str, *, overwrite: bool
+) -> Iterator[BinaryIO | _Escaping]:
     """Standard output, or a file that is published once everything is written."""
     if to == "-" and sys.stdout.isatty():
         if form == "parquet":

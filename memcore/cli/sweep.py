@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
+import memcore
+from memcore.cli.archive import archive_of
 from memcore.cli.options import (
     ExitCode,
     dry_run_option,
@@ -29,7 +32,9 @@ __all__ = [
 
 @verb("sweep")
 @store_option
-@click.option("--archive", metavar="FILE", help="Add what leaves to this export first.")
+@click.option(
+    "--archive", metavar="ARCHIVE", help="Add what leaves to this file, directory or bucket first."
+)
 @click.option(
     "--limit", type=click.IntRange(min=1), default=100_000, help="Remove at most this many objects."
 )
@@ -41,17 +46,21 @@ def sweep_store(
 ) -> None:
     """Delete data that has expired or that retention rules remove.
 
-    Memories that rest on what is removed, and on nothing else, are forgotten with it.
+    Memories that rest on what is removed, and on nothing else, are forgotten with it. ARCHIVE is a
+    file that lines are added to, a directory that exists, or a URL: s3://bucket/prefix, gs://, az://.
     """
     need_choice(dry_run, yes, see="what would go", do="remove it")
-    if archive is not None:
-        archive = checked_file("--archive", archive)
-        if archive == "-":
+    target: str | memcore.Archive | None = None
+    if archive is not None and ("://" in archive or os.path.isdir(archive)):
+        target = archive_of(archive)
+    elif archive is not None:
+        target = checked_file("--archive", archive)
+        if target == "-":
             complain("--archive -: name a file; 'memcore export --to -' writes to standard output")
             raise SystemExit(ExitCode.USAGE)
-        need_directory(archive)
+        need_directory(target)
     with reading(store) if dry_run else writing(store) as db:
-        report = db.sweep(limit=limit, archive=archive, dry_run=dry_run)
+        report = db.sweep(limit=limit, archive=target, dry_run=dry_run)
     show_report(report.mapping(), verb="sweep", as_json=as_json)
 
 

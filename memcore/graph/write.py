@@ -107,7 +107,7 @@ Chunks = list[tuple[bytes, Typed]]
 
 
 class _ToStore(NamedTuple):
-    """What the commit of a write stores."""
+    """Content of the commit of a write."""
 
     basis: _Basis
     chunks: Chunks

@@ -249,8 +249,16 @@ def read_rules(path: str | PathLike[str]) -> tuple[RetentionRule, ...]:
 _BEGINS: Final = (b'{"memcore":', b'{"expired":')
 """Beginnings of lines: those of an export, and those of entries, fields and memories."""
 
-ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any]
-"""A file that lines are appended to, or a callable that gets each line."""
+
+class LineArchive(Protocol):
+    """An archive that takes the lines of a removal together, as ``memcore.Archive`` does."""
+
+    def write_lines(self, lines: Iterable[bytes], /) -> int:
+        """Write pieces of an export durably; return the number of lines."""
+
+
+ArchiveTarget: TypeAlias = str | os.PathLike[str] | Callable[[bytes], Any] | LineArchive
+"""A file that lines are appended to, a callable that gets each line, or an archive."""
 
 
 def archive_to(
@@ -265,10 +273,13 @@ def archive_to(
         InvalidOptionError: it is neither a path nor callable, a file of the database itself, as
             ``is_own`` tells, or one that holds something else than exported lines.
     """
+    write_lines: Callable[[Iterable[bytes]], int] | None = getattr(target, "write_lines", None)
+    if write_lines is not None:
+        return write_lines
     if callable(target):
         return _calling(target)
     if not isinstance(target, str | os.PathLike):
-        msg = f"archive: expected a path or a callable, got {type(target).__name__}"
+        msg = f"archive: expected a path, a callable or an Archive, got {type(target).__name__}"
         raise InvalidOptionError(msg)
     path = checked_path("archive", target)
     if is_own(path):

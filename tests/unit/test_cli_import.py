@@ -121,7 +121,8 @@ def test_options_without_a_meaning_are_refused(tmp_path) -> None:
         ["import", file, "--allow-type", "a:b"],
         ["mcp", "--port", "3"],
         ["mcp", "--allow-host", "x"],
-        ["sweep", "--yes", "--archive", tmp_path],
+        ["sweep", "--yes", "--archive", "-"],
+        ["sweep", "--yes", "--archive", "http://host/x"],
     ):
         ran = CliRunner().invoke(app, [*map(str, arguments), "--store", str(store)])
         assert ran.exit_code == ExitCode.USAGE, (arguments, ran.output)

@@ -29,6 +29,7 @@ SHARED_NAMES = {  # of a class: why two have it
     "Reduction": "public, of a state's field and of a compaction",
 }
 HOLDERS = {  # of a class: why it holds one object and nothing else
+    "_Directory": "the path behind the protocol that archives write to",
     "Archiving": "the engine behind the protocol that retention writes to",
     "AsyncBlobStore": "a handle for loops over that for threads",
     "AsyncDatabase": "a handle for loops over that for threads",
