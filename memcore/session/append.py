@@ -121,6 +121,8 @@ def encode_items(
         msg = f"items: expected a list of mappings, got {type(items).__name__}"
         raise InvalidItemError(msg)
     engine, log = ref.engine, ref.log
+    # Read without the log's lock: if the session is recounted meanwhile, the transaction finds
+    # items of another counter and counts them again.
     if log is None or log.head is None or ref.asks or ref.due is not None:
         counter = _counter_of(ref)
     else:
@@ -136,6 +138,7 @@ def encode_items(
             prepared = engine.encoder.encode(items, counter, now_us, beside)
     else:
         prepared, now_us = begun
+    # What has no length was never begun: ``prepared`` is empty then, and ``len`` not called.
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
         meta, request_id, envelope = options
         made = [
@@ -154,6 +157,7 @@ def encode_items(
         ]
         _need_readable(ref, made, len(prepared))
         prepared += made
+    # Split after the filter: what is put beside an item must have passed it, too.
     return prepared if engine.size_guard is None else split_large(ref, prepared)
 
 
@@ -226,11 +230,14 @@ def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:
             "request_id": said.request_id,
             "envelope": said.envelope,
         }
+        # In front of the item: an undo that leaves the preview leaves its texts, too.
         found.append(prepare_event(OFFLOADED, texts, **beside))
         if is_event:
             found.append(prepare_event(item.message["type"], shown, **made, **own))
         else:
             found.append(prepare_item(shown, **made, **own))
+        # The quarantine row stands under the seq of the item, not of the event; its original has to
+        # fit the tokens that budgets are cut by.
         found[-1].held = item.held
         if item.held is not None:
             found[-1].tokens = max(found[-1].tokens, item.tokens)
@@ -305,11 +312,13 @@ def encode_event(
     abandons: tuple[tuple[int, str], ...] = (),
 ) -> Prepared:
     """Check and encode one event."""
+    # A rebuilt index takes the call from this payload (``facts_of``), so callers may not write it.
     if event_type == ABANDON_EVENT and not abandons:
         msg = f"type {ABANDON_EVENT!r} is reserved: call session.abandon(call_id)"
         raise InvalidOptionError(msg)
     engine, scope_filter = ref.engine, ref.scope_filter
     meta, envelope, held = options.meta, options.envelope, None
+    # The key of a call passes as it is: with a placeholder in its id it would name no call.
     if scope_filter is not None and not abandons:
         admitted = session.admitted_event(scope_filter, event_type, payload, meta)
         payload, meta, redacted, held, _ = admitted
@@ -319,6 +328,7 @@ def encode_event(
     prepared = prepare_event(
         event_type,
         payload,
+        # Events count no tokens: the session's own counter, which may take a read, is not needed.
         counter=engine.counter,
         seed=engine.seed,
         now_us=engine.now_us(),
@@ -353,6 +363,8 @@ class Append(AppendFields, Change[Receipt]):
     """
 
     __slots__ = ()
+    # ``session.append`` undoes what it bound before it raises, which saves a mark for each append.
+    # A subclass that raises after it has to be False.
     atomic = True
     items: Sequence[Prepared]
     creates: bool
@@ -378,6 +390,7 @@ class Append(AppendFields, Change[Receipt]):
 
     def run(self, session: SessionTxn) -> Unchanged | None:
         """Bind and number the items, unless the request was already carried out."""
+        # Before the revision is compared: a retry still names the one that its first run moved on.
         if self.request is not None:
             first = find_request(session, self.request, now_ms=self.ref.engine.now_ms())
             if first is not None:
@@ -393,6 +406,7 @@ class Append(AppendFields, Change[Receipt]):
         receipt = session.receipt(len(self.items))
         if self.request is not None:
             now_ms = self.ref.engine.now_ms()
+            # Not in ``run``: the revision in the receipt is known only once the change is finished.
             record_request(session, self.request, receipt, now_ms=now_ms)
         return receipt
 
@@ -489,6 +503,7 @@ def stage(ref: SessionRef, items: Iterable[Prepared]) -> bool:
         return False
     engine = ref.engine
     ref.need_writable()
+    # Blobs belong to a scope, which the first append of a user has yet to create.
     scope = engine.store.transact(lambda txn: names.ensure_scope(txn, ref.app, ref.user))
     seed = int.from_bytes(engine.seed[:8], "little")
     for item in large:
@@ -510,6 +525,8 @@ def store(change: Change[T]) -> T:
             break
     else:
         return transact(change, makes_room=change.makes_room)
+    # Until the change refers to it, a staged blob is garbage to a collection that comes in between;
+    # then it is written again.
     for _ in range(STAGE_ATTEMPTS):
         stage(ref, items)
         try:

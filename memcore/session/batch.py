@@ -152,6 +152,7 @@ class ChangeBatch:
 
         def step(draft: SessionTxn) -> bool:
             taken = take_back(draft, count)
+            # In front: a later undo of the same batch takes older items.
             undone[:0] = taken
             return bool(taken)
 
@@ -169,9 +170,11 @@ class ChangeBatch:
         made, changed = self._checkpoints, self._changed
 
         def step(draft: SessionTxn) -> bool:
+            # A batch has one revision: the next one if a step so far changed the log.
             made.append(save(draft, any(changed)))
             return False
 
+        # What was updated before the checkpoint belongs to it.
         self._settle_state()
         self._creates = True
         self._steps.append(step)
@@ -182,6 +185,7 @@ class ChangeBatch:
         step = rewinding(self._ref, to, state=state)
         self._rewinds_state = self._rewinds_state or state
         self._say("rewind", to.number if isinstance(to, Checkpoint) else to, state)
+        # In the caller's order: a rewind takes back earlier updates, and not later ones.
         self._settle_state()
         self._steps.append(step)
 
@@ -256,6 +260,8 @@ class ChangeBatch:
         ref = self._ref
 
         def step(draft: SessionTxn) -> bool:
+            # Seq 1, although the event has it by now: the values are those before the first item,
+            # which ``rewind(0)`` and forks at 0 restore.
             change.run(draft.txn, draft.log.place, ref, seq=1)
             return False
 
@@ -301,6 +307,7 @@ class ChangeBatch:
             change.run(draft.txn, draft.log.place, ref, seq=draft.head.next_seq)
             return False
 
+        # Shared fields need no session of their own, but a batch writes them from its draft.
         self._creates = self._creates or change.writes or not change.is_own
         self._steps.append(step)
         self._state = self._new_change()
@@ -326,6 +333,7 @@ class ChangeBatch:
             request=self._request(),
             creates=self._creates,
             begins=self._begins,
+            # ``_settle_state`` leaves a new change without steps at the end; it does not count.
             has_states=len(self._states) > 1,
             expected_state=self._state_counter if expected else None,
         )
@@ -354,6 +362,7 @@ class ChangeBatch:
     def settle(self, receipt: Receipt) -> None:
         """Accept the commit's receipt, and report the reducer calls to the traces."""
         self.receipt = receipt
+        # After the commit: a reduction may have run several times, and traces are callers' code.
         for change in self._states:
             change.tell()
 
@@ -417,6 +426,7 @@ class CommitBatch(Change[Receipt]):
         Raises:
             RevisionConflict: the session exists.
         """
+        # In the transaction that creates it, so that of two who begin a session one is refused.
         if self.begins:
             session = self.ref.draft(txn, create=False)
             if session is not None:
@@ -431,12 +441,15 @@ class CommitBatch(Change[Receipt]):
         self.changed.clear()
         if self.request is not None:
             now_ms, appends = self.ref.engine.now_ms(), bool(self.items)
+            # Before the revision is compared, as a retry names the former one. A batch that appends
+            # counts as done only while its items are live; the receipt of any other names no item.
             first = find_request(session, self.request, now_ms=now_ms, is_live=appends)
             if first is not None:
                 return Unchanged(first)
         session.expect(self.expected_revision)
         for step in self.steps:
             self.changed.append(step(session))
+        # Set by each run: a rerun may find less to do than the run before.
         self.revised = any(self.changed)
         is_idle = not (self.revised or self.has_states or self.results[1])
         return Unchanged(session.receipt(0)) if is_idle else None
@@ -446,6 +459,7 @@ class CommitBatch(Change[Receipt]):
         del result
         receipt = session.receipt(len(self.items))
         if self.request is not None:
+            # Not in ``run``: the receipt's revision is known only once the change is finished.
             now_ms = self.ref.engine.now_ms()
             record_request(session, self.request, receipt, now_ms=now_ms)
         return receipt
@@ -480,6 +494,7 @@ class BatchContext:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Whatever follows: steps added later would belong to no commit.
         self._batch.end()
         if kind is None:
             self._batch.settle(self._commit(self._batch))

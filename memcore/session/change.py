@@ -134,6 +134,7 @@ def state_at(txn: ReadTxn, scope: int, session: int, history: History, seq: int)
     """
     position = _position(history, seq) if seq else -1
     if position + 1 == history.count:
+        # The current counter, and no moment: the state may have changed since the last item.
         return session, state.state_counter(txn, scope, session)
     return _before(txn, scope, history, position + 1)
 
@@ -154,6 +155,7 @@ def _before(txn: ReadTxn, scope: int, history: History, position: int) -> StateP
     if counter is None and state.read_header(txn, scope, owner).floor:
         msg = f"the state before item {seq} is not known: it was trimmed, or came without its past"
         raise NotFoundError(msg)
+    # No moment and nothing trimmed: the item is older than the first change of the state.
     return owner, counter or 0
 
 
@@ -175,6 +177,7 @@ def restore_state_at(draft: SessionTxn, seq: int) -> None:
     txn, (scope, session) = draft.txn, draft.log.place
     if not state.state_counter(txn, scope, session):
         return  # neither it nor the session it was forked from ever had one
+    # Of the draft's head: the log does not know yet what this transaction cut or appended.
     history = History(draft.head.all_segments(txn, scope))
     try:
         owner, counter = state_at(txn, scope, session, history, seq)
@@ -218,6 +221,7 @@ class Undo(Change[list[Item]]):
 def take_back(session: SessionTxn, count: int) -> list[Item]:
     """Remove the last items of a session and return them, oldest first."""
     count = min(count, session.count)
+    # Read before the cut: an item that cannot be decoded fails the undo with nothing changed.
     items = [
         decode_item(seq, body, flags, session.tokens_at(at), _payload_of(session, flags, body))
         for at, seq, flags, body in session.last_rows(count)
@@ -305,8 +309,11 @@ class Fork(Change[None]):
             saved.put_in(head)
             old = History(parent.all_segments(txn, log.scope))
             rebase_counts(txn, (log.scope, number), head, log.counter, old=old)
+        # By this row a deletion of the parent learns that its rows are shared: without it they
+        # would be removed from under the fork.
         row = keys.session_row(log.scope, log.session, Row.CHILD, number)
         txn.put(row, seal_value(row, b""))
+        # Another policy pairs and cuts by other rules, which takes a ledger of its own.
         shares_ledger = saved is None and head.policy == parent.policy
         base = session.ledger_of(count) if shares_ledger else None
         child = self.ref.engine.drafts.create(txn, log.scope, number, head, base=base)
@@ -315,6 +322,8 @@ class Fork(Change[None]):
             raise saved.mismatch()
         child.finish(now_ms=now_ms)
         inherit_usage(txn, log.scope, log.session, number, at=seq)
+        # Refused rather than begun with made-up values, although rows were written: the error
+        # aborts the transaction, and the other changes of the batch run again.
         try:
             owner, counter = _state_point(session, seq, saved) if self.state else (0, None)
             state.inherit(
@@ -342,10 +351,13 @@ def _state_point(
 def _begin_fork(head: Head, parent: int, seq: int, now_ms: int) -> None:
     """Turn a copy of the parent's head into the head of its fork."""
     head.parent_session, head.parent_seq = parent, seq
+    # Both sessions give out the same seqs from here on; each finds its own by the segment's owner.
     head.next_seq = seq + 1
     head.revision = head.epoch = 0
     head.next_view = head.next_block = 1
+    # A lease is not inherited, and nothing of the fork is cached yet that a rewrite made stale.
     head.flags = 0
+    # The token pages count the parent's items; those of the fork have their index records.
     head.recount_stop = min(head.recount_stop, seq + 1)
     head.created_ms = now_ms
 
@@ -377,6 +389,7 @@ class Uncompact(Change[bool]):
 
     def run(self, session: SessionTxn) -> bool | Unchanged:
         """Make the current view's parent current."""
+        # Only the head moves: forks and checkpoints may refer to the row of the view.
         head = session.head
         stored = read_view(session.txn, session.log.scope, head.view_session, head.view_number)
         if stored is None:

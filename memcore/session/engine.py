@@ -96,6 +96,7 @@ _KEPT: Final = frozenset(
     )
 )
 """Members that pairs, providers and media depend on."""
+# A provider refuses such a block once its text no longer matches the signature.
 _SIGNED: Final = frozenset(("thinking", "redacted_thinking", "reasoning", "compaction"))
 
 
@@ -110,6 +111,8 @@ def texts_in(value: Any) -> Iterator[str]:
         for name, entry in value.items():
             if name in _KEPT and isinstance(entry, str):
                 continue
+            # Arguments are JSON inside a text, so the texts in them are numbered one by one;
+            # ``_member`` must do the same, or the numbers refer to other texts.
             inner = _parsed(entry) if name == "arguments" and isinstance(entry, str) else None
             yield from texts_in(entry if inner is None else inner)
 
@@ -144,12 +147,14 @@ class _TextWalk:
             inner = _parsed(value)
             if inner is not None:
                 edited = self.value(inner)
+                # JSON that is written again may differ in blanks and escapes: unedited, it stays.
                 return value if edited == inner else json.dumps(edited, ensure_ascii=False)
         return self.value(value)
 
 
 def _parsed(text: str) -> Any:
     """Parse a call's arguments; None unless they are a JSON object or list."""
+    # Models also write arguments that are no JSON; they are shortened like any other text.
     with suppress(ValueError, RecursionError):
         found = json.loads(text)
         if isinstance(found, dict | list):
@@ -186,7 +191,9 @@ class SizeGuard(NamedTuple):
         if self.oversize == "reject":
             raise self._refusal(size)
         encoded = encode_json(item)[0]
+        # Of an event ``item`` is only the payload, while the limit is on all of its JSON.
         around = size - len(encoded)
+        # A digest and no random key: a retry under an idempotency key has to make the same items.
         key = blake2b(encoded, digest_size=DIGEST_BYTES, key=seed).hexdigest()
         lengths = [len(text) for text in texts_in(item)]
         order = sorted(range(len(lengths)), key=lambda at: (-lengths[at], at))
@@ -200,6 +207,7 @@ class SizeGuard(NamedTuple):
                 if at not in chosen:
                     return text
                 made = self.shown(text, f"{REFERENCE}{key}:{len(texts)}")  # noqa: B023 - called below
+                # Numbers count what was replaced: a preview that is not shorter replaces nothing.
                 if made != text:
                     texts.append(text)  # noqa: B023 - called below
                 return made
@@ -332,6 +340,7 @@ class AccessStats:
     def note(self, session: int, spans: Iterable[tuple[int, int]], now: int) -> None:
         """Count one access to these ranges of seqs, at a time in milliseconds."""
         with self._lock:
+            # The counts that were pending belong to rows that are deleted, so they are dropped.
             if session != self._session:  # another session of the same name
                 self._begin(session)
             self._count += 1
@@ -355,6 +364,7 @@ class AccessStats:
             return
         pages = _pages(found.spans)
         with self._lock:
+            # Counts a run that is aborted, too, which only makes the pages due a little earlier.
             self._commits += 1
             few = all_pages or len(pages) <= FEW_PAGES or self._commits >= PATIENCE
         _add_total(txn, place, found)
@@ -362,10 +372,12 @@ class AccessStats:
             for number, entries in pages.items():
                 _add_page(txn, place, number, entries)
         written = found if few else replace(found, spans={})
+        # Not subtracted before the commit: an aborted transaction runs again and must find them.
         txn.on_commit(lambda: self._settle(place[1], written))
 
     def _settle(self, session: int, written: _Pending) -> None:
         with self._lock:
+            # A session of the same name began anew since, and with it the counts.
             if session != self._session:
                 return
             self._count -= written.count
@@ -421,6 +433,7 @@ def _body(txn: ReadTxn, key: bytes, size: int) -> bytes:
 def _add_total(txn: Txn, place: Place, found: _Pending) -> None:
     key = _key(place, 0)
     count, last_ms = _TOTAL.unpack(_sound(txn, key, _TOTAL.size))
+    # Processes with differing clocks write this row: the time of the last access never goes back.
     body = _TOTAL.pack(count + found.count, max(last_ms, found.last_ms))
     txn.put(key, seal_value(key, body))
 
@@ -462,6 +475,7 @@ def move_uses(txn: Txn, scope: int, old: int, new: int, *, moved: Mapping[int, i
 def _sound_body(key: bytes, value: bytes) -> bytes | None:
     try:
         body = open_value(key, value)[1]
+    # Damaged counts stay behind with the old session: they are no reason to refuse a change.
     except CorruptValueError:
         return None
     return body if is_uses_row(key, body) else None
@@ -570,6 +584,7 @@ class Engine:
     encoder: PlainEncoder = field(init=False)
 
     def __post_init__(self) -> None:
+        # Times of expiry, leases and requests are compared across machines: one clock for all.
         if self.store.is_server:
             self.now_us = self.store.now_us
         self.counters[self.counter.id] = self.counter
@@ -605,6 +620,7 @@ class Engine:
     def indexes(self) -> IndexCache:
         """Tables of search indexes in memory; made on first use."""
         if not self._indexes:
+            # As above, two threads may both append; ``forget_index`` clears each of them.
             self._indexes.append(search.IndexCache(partial(getattr, self.store, "opened")))
         return self._indexes[0]
 
@@ -634,6 +650,8 @@ class Engine:
             StoreLockedError: such a nested read found that another process has grown the file.
         """
         if log.lock._is_owned():  # noqa: SLF001 - as Condition checks
+            # The log's lock is held further up on this thread, so this read must not wait either; a
+            # twin keeps it from changing a log that is in the middle of an update.
             try:
                 return self.store.read(partial(fn, log.twin()), patient=False)
             except MapMovedError as error:
@@ -642,6 +660,7 @@ class Engine:
         while True:
             with suppress(MapMovedError), log.lock:
                 return self.store.read(partial(fn, log), patient=False)
+            # Waits for the lead without the lock, which the leader takes inside its transaction.
             self.store.read(lambda _: None)
 
     def write_uses(self) -> None:
@@ -651,6 +670,8 @@ class Engine:
         def write(txn: Txn) -> None:
             for uses in waiting:
                 app, user, name = uses.name
+                # Looked up by name: the session may be gone, and one of the same name has another
+                # number, for which nothing is pending.
                 scope = names.scope_of(txn, app, user)
                 session = None if scope is None else names.session_of(txn, scope, name)
                 if scope is not None and session is not None:
@@ -719,6 +740,8 @@ def check_lease_row(
         True if nobody holds the session, so that its head's leased flag can be cleared.
     """
     row = read_lease(txn, *place)
+    # The child of a fork has a copy of the token; if it counted, two processes would write as one
+    # owner. It is treated as anybody else.
     if tenure is not None and tenure.process == os.getpid():
         if tenure.is_of(row):
             return False
@@ -838,6 +861,7 @@ class SessionRef(RefFields):
         self._scope_filter: ScopeFilter | None = None
         counts = engine.access_counts if options.access_counts is None else options.access_counts
         if counts and not engine.store.read_only:
+            # One object for all handles of a name: each reads what the others have yet to write.
             key = (app, user, name)
             self.uses = engine.uses.setdefault(key, AccessStats(key, engine.unwritten))
 
@@ -863,6 +887,7 @@ class SessionRef(RefFields):
             if self._process != os.getpid():  # a lock's holder does not exist in a forked child
                 self._process, self._touching = os.getpid(), RLock()
             with self._touching:
+                # Again, under the lock: of threads that come at once only the first does it.
                 if self.due is not None and self.due():
                     self.due = None
 
@@ -873,6 +898,7 @@ class SessionRef(RefFields):
             found = self.find(txn)
             value = None if found is None else txn.get(head_key(*found))
             if found is None or value is None:
+                # A name without a head is damage, which must not look like an absent session.
                 self.need_gone(txn)
                 return None
             return Head.unpack(head_key(*found), value)
@@ -968,6 +994,8 @@ class SessionRef(RefFields):
         if draft is None:
             draft = self._open(txn)
             if draft is None:
+                # The leased session was deleted. Its owner must not begin another one under the
+                # same name as if it still had the lease.
                 if lease is not None and create:
                     raise fenced(lease, None, self.name)
                 return self._create(txn) if create else None
@@ -987,6 +1015,8 @@ class SessionRef(RefFields):
         if draft is None:
             raise self.headless(*found)
         self.check_head(draft.head)
+        # Not cached before the commit: an earlier closure of this transaction may have created the
+        # session, and after an abort its number may go to another one.
         txn.on_commit(lambda: self.settle(*found))
         return draft
 
@@ -1014,12 +1044,14 @@ class SessionRef(RefFields):
         return CorruptValueError(msg, key=head_key(scope, session))
 
     def _create(self, txn: Txn) -> SessionTxn:
+        # By name, not by ``self.scope``: that may be the number of a user who was erased since.
         scope = names.ensure_scope(txn, self.app, self.user)
         session = names.new_session(txn, scope, self.name)
         counter = self.options.counter or self.engine.counter
         policy = self.options.policy or self.engine.policy
         head = Head(policy=policy, counter=counter.id, now_ms=self.engine.now_ms())
         draft = self.engine.drafts.create(txn, scope, session, head)
+        # After an abort the number may go to another session, so nobody keeps it before the commit.
         txn.on_commit(lambda: self.settle(scope, session))
         return draft
 
@@ -1036,6 +1068,7 @@ class SessionRef(RefFields):
                 "without policy=, or change it with set_policy()"
             )
             raise PolicyMismatchError(msg)
+        # While a recount is due, the other counter is what the session is about to get.
         if counter is not None and counter.id != head.counter and self.due is None:
             msg = (
                 f"session {self.name!r} is counted by {head.counter!r}, not {counter.id!r}: open "
@@ -1051,6 +1084,7 @@ class SessionRef(RefFields):
 
     def allow_counter(self, counter: TokenCounter) -> None:
         """Update the handle's requested counter, if it requested one; nothing is due any more."""
+        # A recount that is still due would put the counter in force that was asked for before.
         self.due = None
         if self.options.counter is not None:
             self.ask(self.options._replace(counter=counter))
