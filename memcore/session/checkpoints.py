@@ -102,9 +102,11 @@ class SaveCheckpoint(Change[Checkpoint]):
         now_ms, first = self.ref.engine.now_ms(), None
         if self.request is not None:
             first = find_request(session, self.request, now_ms=now_ms, is_live=False)
+        # The seq of this receipt is the number of the checkpoint, as recorded below.
         saved = first and read_checkpoint(session.txn, *session.log.place, first.seq)
         if saved:  # otherwise it was deleted since
             return Unchanged(saved.checkpoint)
+        # After the request: a retry names the revision that held when it first ran.
         session.expect(self.expected_revision)
         made = self.step(session)
         if self.request is not None:
@@ -127,9 +129,11 @@ def saving(
     if scope_filter is not None:  # a name may hold sensitive text, too
         name = None if name is None else scope_filter.text(name, "checkpoint")
         kept = None if kept is None else scope_filter.value(kept, "checkpoint")
+    # Once, not in the step: a run that is repeated saves the same checkpoint.
     now_ms = ref.engine.now_ms()
 
     def step(session: SessionTxn, ahead: int = 0) -> Checkpoint:
+        # The row holds the prefix hash of the last item, which exists only once that is written.
         session.flush()
         txn, log, head = session.txn, session.log, session.head
         checkpoint = Checkpoint(
@@ -218,6 +222,7 @@ def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[
 
         def cut(session: SessionTxn) -> bool:
             count, before = live_count(session, seq, ref.name), session.count
+            # Before the cut: the moment that tells the state belongs to the item behind ``seq``.
             if state and count != before:
                 restore_state_at(session, seq)
             session.cut_to(count)
@@ -228,6 +233,7 @@ def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[
     def step(session: SessionTxn) -> bool:
         before = session.head.view_session, session.head.view_number
         saved = _find(ref, session.txn, session.log.place, to)
+        # Items may be the same and the view another one: that changes what contexts show, too.
         moved = session.move_to(saved) or before != saved.view
         if state and saved.checkpoint.state is not None:
             place, counter = session.log.place, saved.checkpoint.state
@@ -246,6 +252,7 @@ def fork_point(
     _checked(at, "at")
     if isinstance(at, int):
         return at
+    # Found in the transaction: until then one of the same name may be saved or deleted.
     return lambda session: _find(ref, session.txn, session.log.place, at)
 
 
@@ -328,6 +335,7 @@ def _stored_number_of(
     ref: SessionRef, txn: ReadTxn, place: tuple[int, int], which: Position
 ) -> int:
     number = _number_of(txn, *place, which)
+    # As it is first: names that were saved before the policy stand there in clear.
     if number or not isinstance(which, str) or ref.scope_filter is None:
         return number
     return _number_of(

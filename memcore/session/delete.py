@@ -79,6 +79,7 @@ def delete_session(
         return (False, []) if scope is None else start_removal(txn, engine, scope, name, tenure)
 
     found, rest = engine.store.transact(closure, makes_room=True)
+    # Its own rows first, as errors there are the caller's; those in what others left are ignored.
     _go_on(engine.store, deque(rest))
     resume_removals(engine.store)
     return found
@@ -121,6 +122,7 @@ def start_removal(
         with suppress(CorruptValueError):  # a damaged lease has no owner
             check_lease_row(txn, (scope, session), tenure, now_ms=engine.now_ms(), name=name)
     # Opens no draft for it, because the session's counter may be unavailable.
+    # Items that this transaction appended are removed as rows, like all others.
     engine.drafts.flush_opened(txn, scope, session)
     engine.drafts.close_unused(txn, scope, session)
     names.drop_session_name(txn, scope, name)
@@ -257,6 +259,8 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
         if head is not None and not head.hidden:
             _hide(txn, scope, session, head)
         return [*work, _mark(txn, scope, session)]
+    # Mark and head go with the last rows, not before: a removal that is killed earlier is found by
+    # its mark, and its session stays hidden.
     forget_held(txn, scope, session)
     txn.delete(_removal_of(scope, session))
     txn.delete(head_key(scope, session))
@@ -265,12 +269,14 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
         txn.delete(keys.session_row(scope, parent, Row.CHILD, session))
         above = _read_head(txn, scope, parent)
         if above is not None and above.hidden and not _has_children(txn, scope, parent):
+            # A removal of its own: a chain of hidden ancestors would make one large transaction.
             work.append(_mark(txn, scope, parent))
     return work
 
 
 def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]:
     """Remove rows after the head; return True if none is left, and blobs still to be removed."""
+    # The head stays until the last piece: it hides the session and names the parent.
     start = keys.session_row(scope, session, Row.HEAD + 1, 0)
     stop = keys.after(keys.session_prefix(scope, session))
     piece = DeleteBudget()
@@ -284,6 +290,7 @@ def _remove_rows(txn: Txn, scope: int, session: int) -> tuple[bool, list[bytes]]
         if ref is not None:
             found.append(ref)
         is_said = is_said or key[17:18] == _TERMS
+    # Before the range: the row says under which time the expiry index has it.
     if is_said:
         drop_terms(txn, session_terms(scope, session))
     txn.delete_range(start, until)
@@ -407,6 +414,7 @@ def release(engine: Engine, app: str, user: str, session: str | None) -> bool:
             place = _place(txn, app, user, session)
         return place is not None and release_in(txn, *place)
 
+    # On a full device deletions make room, and a hold forbids them: it must be possible to lift.
     return engine.store.transact(closure, makes_room=True)
 
 

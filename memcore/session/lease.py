@@ -38,6 +38,8 @@ class Lease:
     def __init__(self, ref: SessionRef, row: LeaseRow, ttl_ms: int) -> None:
         self._ref = ref
         self._row = row
+        # Claimed only once the row is committed: with a token that is not stored the handle would
+        # be fenced by its own lease.
         self._tenure = ref.lease = LeaseToken(row.owner, row.epoch)
         self.ttl_ms = ttl_ms
         """Milliseconds it lasts from when it is taken or renewed."""
@@ -98,6 +100,7 @@ class Lease:
 
     def drop(self) -> None:
         """Withdraw the handle's claim to it."""
+        # The handle may have taken another lease since.
         if self._ref.lease == self.tenure:
             self._ref.lease = None
 
@@ -134,6 +137,8 @@ class TakeLease(Change[LeaseRow]):
 
     __slots__ = ("force", "owner", "ttl_ms")
     atomic = True
+    # The usual check would refuse a takeover by force, and vacate an expired lease that the same
+    # owner gets back under its epoch.
     guarded = False
 
     def __init__(
@@ -152,10 +157,14 @@ class TakeLease(Change[LeaseRow]):
         """Write the lease's row, with the next epoch if the owner changes."""
         place, now_ms = session.log.place, self.ref.engine.now_ms()
         row = read_lease(session.txn, *place)
+        # Without the flag no writer looked at the row (a head that was rebuilt has none), so
+        # whoever it names may have been written past.
         mine = row is not None and session.head.leased and row.owner == self.owner
         if row is not None and not (mine or self.force) and row.is_held(now_ms):
             raise held(row, now_ms, self.ref.name)
         epoch = 0 if row is None else row.epoch
+        # A new epoch fences whoever held the lease before, whatever the clocks say; with ``force``
+        # also other handles of the same owner.
         epoch = epoch if mine and not self.force else epoch + 1
         new = LeaseRow(epoch, _end(now_ms, self.ttl_ms), self.owner)
         write_lease(session.txn, *place, new)
@@ -213,6 +222,7 @@ class ReleaseLease(Change[bool]):
         row = read_lease(session.txn, *session.log.place)
         if row is None or not session.head.leased or not self.token.is_of(row):
             return Unchanged(result=False)
+        # The row stays, for its epoch: the next owner's has to be greater than all before.
         write_lease(session.txn, *session.log.place, row.vacant())
         _mark(session, leased=False)
         return Unchanged(result=True)
@@ -225,13 +235,17 @@ class ReleaseLease(Change[bool]):
 def _mark(session: SessionTxn, *, leased: bool) -> None:
     """Set or clear the head's leased flag; the session is otherwise unchanged."""
     head = session.head
+    # An earlier change of this transaction may have found the lease expired; ``finish`` would then
+    # clear the flag that is set below.
     session.is_vacated = False
     if head.leased == leased:
         return
     try:
         head.flags = head.flags | FLAG_LEASED if leased else head.flags & ~FLAG_LEASED
+        # A lease is no change of the session: neither its revision nor its time moves.
         session.finish(now_ms=head.updated_ms, revised=False)
     except BaseException:
+        # The batch shares the draft with the flag, and an atomic change has no mark to restore.
         session.txn.spoil()
         raise
 

@@ -32,6 +32,7 @@ def open_memory(
     ``access`` is asked about grants; None: everything is allowed.
     """
 
+    # By name in each transaction: after an erasure the user's name gets another number.
     def find(txn: ReadTxn) -> int | None:
         return names.scope_of(txn, app, user)
 

@@ -167,6 +167,7 @@ class SessionState(Fields[ScopedChange]):
 
         def look(txn: ReadTxn) -> tuple[Any] | None:
             if prefix:
+                # Scope 0 has no rows: it stands for one that was never created.
                 place: tuple[int, int] | None = (ref.find_scope(txn, prefix) or 0, 0)
             else:
                 place = ref.find(txn)
@@ -204,6 +205,7 @@ class SessionState(Fields[ScopedChange]):
         return change.run(draft.txn, draft.log.place, self._ref, seq=seq)
 
     def _commit(self, change: ScopedChange) -> int:
+        # No transaction, so a handle that is read-only may set its temporary fields.
         if change.is_temporary:
             counter = self.counter
         else:
@@ -231,6 +233,8 @@ class SessionState(Fields[ScopedChange]):
         checked_int("keep", keep, least=1)
         self._ref.refuse_read_only()
         transact = self._ref.engine.store.transact
+        # First the header drops the counters, then pieces their rows: nobody reads a counter of
+        # which some values are gone already, even if the trim is killed.
         done = transact(lambda txn: self._begin_trim(txn, keep), makes_room=True)
         removed = 0
         while done.following is not None:
@@ -252,6 +256,7 @@ class SessionState(Fields[ScopedChange]):
         place = self._ref.find(txn)
         if place is None:
             return state.Trimmed(0, None)
+        # Each piece is a commit of its own, and a lease may have been taken since the last one.
         self._ref.admit(txn, place)
         return state.trim_piece(txn, *place, start)
 
@@ -267,6 +272,7 @@ class UpdateState(Change[int]):
 
     def __init__(self, ref: SessionRef, change: ScopedChange) -> None:
         self.change, self.request = change, None
+        # The record of a request is a row of the session, so it needs one even for shared fields.
         self.creates = True
         if change.request is not None:
             key, content = change.request
@@ -283,6 +289,7 @@ class UpdateState(Change[int]):
         if is_own or self.request is not None:
             return super().__call__(txn)
         if place is None:
+            # Without a session nobody else compares the expected counter.
             change.check(0)
         change.run(txn, None, ref)
         return 0 if place is None else state.read_header(txn, *place).counter
@@ -293,6 +300,7 @@ class UpdateState(Change[int]):
         if request is None:
             return self._write(session)
         now_ms = self.ref.engine.now_ms()
+        # Before the expected counter is compared, which the first run has moved on.
         first = find_request(session, request, now_ms=now_ms, is_live=False)
         if first is not None:
             return Unchanged(first.seq)

@@ -100,10 +100,12 @@ def renew(
     engine, old = ref.engine, draft.head
     scope, number = draft.log.place
     draft.flush()
+    # Later changes of this transaction must not find the draft of a session that is going.
     engine.drafts.close(txn, draft)
     names.drop_session_name(txn, scope, ref.name)
     session = names.new_session(txn, scope, ref.name)
     head = Head(policy=old.policy, counter=old.counter, now_ms=old.created_ms)
+    # The revision goes on: if it began anew, it could come to equal one that somebody expects.
     head.revision = old.revision
     held = read_lease(txn, scope, number) if old.leased else None
     if held is not None:  # the lease's owner keeps it
@@ -113,7 +115,9 @@ def renew(
     if kept:
         fresh.append(kept, orphans="keep")
     fresh.finish(now_ms=engine.now_ms())
+    # All that is carried over is read from the old rows, so the removal comes last.
     inherit(txn, scope, number, session, seq=head.next_seq)
+    # Factors stay; an anchor names a seq and a view of the old session.
     inherit_usage(txn, scope, number, session, at=0)
     move_terms(txn, scope, number, session)
     moved = {item.was: seq for seq, item in enumerate(kept, 1) if item.was}
@@ -121,6 +125,7 @@ def renew(
     move_uses(txn, scope, number, session, moved=moved)
     if renewed is not None:
         renewed(txn, Renewal(number, session, old.revision, kept))
+    # Before the removal: it takes what then still rests on the old session from the memories.
     move_items(txn, engine, (scope, number), session, moved=moved)
     rest = remove_nameless(txn, engine, scope, number)
     txn.on_commit(lambda: ref.settle(scope, session))
@@ -218,6 +223,7 @@ class TakeLast(Change[Message | None]):
             return Unchanged(None)
         position, message = found
         if message is not None and self.check is not None:
+            # Before the cut, so that a refusal leaves nothing to take back.
             self.check(message)
         session.cut_to(position)
         return message
@@ -262,8 +268,11 @@ class ReplaceTail(Change[tuple[bool, list[bytes]]]):
     def run(self, session: SessionTxn) -> tuple[bool, list[bytes]] | Unchanged:
         """Replace the rows in the history, or in a session that replaces this one."""
         seqs, last = self.seqs, len(self.seqs)
+        # A session that was created again under the name may have the same seqs.
         if session.log.place != self.tail.place or not seqs:
             return Unchanged((False, []))
+        # Seqs are never reused: the same ones at the end are the same items, whatever was appended
+        # and undone in between.
         if session.count < last or _last_seqs(session, last) != seqs:
             return Unchanged((False, []))
         gone = 0
@@ -274,6 +283,7 @@ class ReplaceTail(Change[tuple[bool, list[bytes]]]):
             return True, []
         kept = encode_again(session, gone, session.count - last, seed=self.ref.engine.seed)
         rest = _renewed(self.ref, session, [*kept, *self.items], self.renewed)
+        # The old draft is closed and the new session finished: there is nothing left to write.
         return Unchanged((True, rest))
 
     def missing(self) -> tuple[bool, list[bytes]]:
@@ -305,6 +315,7 @@ class Overwrite(Change[None]):
         """Check that the session is as last seen, then replace everything."""
         seen = self.seen
         if seen is not None:
+            # 0: there was no session; whether there is one now, the revision tells.
             if seen.session not in (0, session.log.session):
                 raise revision_conflict(seen.revision, session.head.revision)
             session.expect(seen.revision)
@@ -336,6 +347,7 @@ class ExpireItems(Change[tuple[int, list[bytes]]]):
         if is_held(session.txn, *session.log.place):
             return Unchanged((0, []))  # a legal hold covers them
         session.flush()
+        # The draft's: the log does not know what this transaction has changed.
         history = _history(session, session.count)
         load = partial(session.log.load, session.txn, history=history)
         gone = _old(history, session.txn, session.log.scope, self.since_us, load)
@@ -364,6 +376,7 @@ def _renewed(
 def _swap(session: SessionTxn, count: int, items: Sequence[Prepared]) -> None:
     session.cut_to(session.count - count)
     if items:
+        # The caller's list decides, even where it has a result whose call was replaced.
         session.append(items, orphans="keep")
 
 
@@ -421,6 +434,7 @@ def _mark(last: Callable[[int], Sequence[StoredRow | CorruptValueError]], total:
             if isinstance(row, CorruptValueError):
                 return "damaged " + blake2b(row.key, digest_size=_MARK_BYTES).hexdigest()
             if row[3][:1] != _EVENT:
+                # Encrypted files salt each row anew, so a renewal changes the salt of an item.
                 return blake2b(unsalted(row[3]), digest_size=_MARK_BYTES).hexdigest()
         if count == total:
             return ""
@@ -479,6 +493,7 @@ def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool])
         try:
             message = _message_in(draft, row)
         except CorruptValueError:
+            # Whether it has expired nobody can tell, so it stays, and all behind it.
             return at
         if message is not None and not expired(message):
             return at
@@ -491,10 +506,12 @@ def _old(
     """Count the leading items older than a time and not needed by later ones."""
     old = 0
     for at, row in _first_rows(history, txn, scope, history.count):
+        # A damaged row has no time: it goes if an intact one behind it is old enough.
         if not isinstance(row, CorruptValueError):
             if split_body(row[3])[1] >= since_us:
                 break
             old = at + 1
+    # Back to a safe cut, so that no call goes while its result stays.
     return old if old in (0, history.count) else load().cut_at_most(old)
 
 
