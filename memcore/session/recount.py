@@ -110,6 +110,7 @@ def recount(
     engine = ref.engine
     ref.refuse_read_only()
     checked_callable("progress", progress)
+    # The head will hold only its id, by which other handles have to find it.
     engine.counters.setdefault(counter.id, counter)
     counted = _Counted((0, 0))
     allowed = 0
@@ -155,6 +156,7 @@ def _unchanged(ref: SessionRef, txn: ReadTxn, counter: TokenCounter) -> RecountR
         return None
     try:
         totals = _totals(txn, place, head, counter)
+    # Counts that cannot be read, or are another counter's, are what a recount is for.
     except (CorruptValueError, PolicyMismatchError):
         return None
     if totals != (head.tokens, head.open_calls):
@@ -174,6 +176,7 @@ def _count(
     def begin(txn: ReadTxn) -> _Counted:
         place, head = _find(ref, txn)
         history = History(head.all_segments(txn, place[0]))
+        # What precedes an item never changes, so the counts of the common beginning hold.
         shared = counted.shared_with(place, history)
         return _Counted(place, history, counted.tokens[:shared])
 
@@ -225,6 +228,7 @@ def _apply(
     shared = counted.shared_with(place, history)
     if history.count - shared > allowed:
         return None
+    # A copy: a run that is repeated has to find ``counted`` as it was.
     tokens = counted.tokens[:shared]
     tokens.extend(
         tokens_of(item, encoded, counter)
@@ -243,6 +247,7 @@ def _apply(
         drop_counts(txn, scope, session, keep=keep)
     write_counts(txn, scope, counts, tokens)
     counts.point(head)
+    # From the pages just written: a history loaded from its end subtracts from these totals.
     head.tokens, head.open_calls = _totals(txn, place, head, counter)
     txn.put(head_key(*place), seal_value(head_key(*place), head.pack()))
     return RecountResult(head.count, before[0], counter.id, before[1], head.tokens)
@@ -274,6 +279,7 @@ def _referred(txn: ReadTxn, scope: int, session: int) -> set[int] | None:
         start = keys.session_rows(scope, todo.pop(), Row.CHILD)
         for row, _ in txn.scan(start, keys.after(start)):
             seen += 1
+            # Pages that nobody needs cost room; removing one that a fork needs, its counts.
             if seen > RECOUNT_FORKS_MAX:
                 return None
             fork = keys.number_of(row)

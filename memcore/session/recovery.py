@@ -129,6 +129,7 @@ class Survivors:
         """Yield number, key and value of the session's rows of one kind."""
         start = keys.session_row(self.scope, self.session, row, 0)
         for key, value in self.txn.scan(start, keys.after(start[:-8])):
+            # A key of another length is damaged: no number can be read from it.
             if len(key) == len(start):
                 yield keys.number_of(key), key, value
 
@@ -228,6 +229,7 @@ class Survivors:
             chains[self.first - 1] = None if above is None else above.chain_of(self.first - 1)
         before: dict[int, int] = {}
         for seq in range(self.first, last + 1):
+            # If no history and no prefix hash tells: the seq before it, as after plain appends.
             before[seq] = self.before.get(seq, seq - 1)
             chain = chains[seq] = self.chain_of(seq)
             if chain is None or seq not in self.sums or seq in self.before:
@@ -266,6 +268,7 @@ class Survivors:
             records = self.records if owner == self.session else self._records_of(owner, lo, hi)
             for seq in range(lo, hi + 1):
                 found = self.item(owner, seq)
+                # Only the session's own index is rebuilt; an ancestor's has to be recovered there.
                 if not isinstance(found, str) and owner != self.session and seq not in records:
                     found = f"item {seq} of session {owner} has no index record"
                 yield owner, seq, found
@@ -284,6 +287,7 @@ class Survivors:
 
     def _records_of(self, owner: int, lo: int, hi: int) -> set[int]:
         found: set[int] = set()
+        # Items behind the damage are reported one by one, as items without a record.
         with suppress(CorruptValueError):
             for seq, _ in enumerate(index.records(self.txn, self.scope, owner, lo, hi), lo):
                 found.add(seq)
@@ -645,14 +649,17 @@ class Restoring:
         """Write everything; return the checkpoint of the session's old position."""
         txn, found, way, survivors = self._txn, self._found, self._way, self._survivors
         scope, session = survivors.scope, survivors.session
+        # The index first: prefix hashes, token counts and the ledger below are read from it.
         if survivors.missing_records:
             self._write_index()
         mend_last(txn, scope, session)
         mend_state(txn, scope, session, pinned=checkpoint_states(txn, scope, session))
         head = self._head()
+        # Before the head moves: it saves the position that is about to be left.
         saved = None if way.is_mended else self._before(head)
         if not way.is_mended:
             head.segments = list(way.kept.segments)
+            # All segments in the head, as blocks may be damaged; ``finish`` makes new ones.
             head.link_session = head.link_block = head.base_count = 0
             head.count = way.kept.count
         last = way.kept.count - 1
@@ -662,6 +669,7 @@ class Restoring:
         old = found.live
         if old is None or not found.is_counted:
             NO_COUNTS.point(head)
+            # Without a known history and readable token pages no count can be taken over.
             old = History([])
         rebase_counts(txn, (scope, session), head, found.counter, old=old)
         if saved is not None:
@@ -670,6 +678,7 @@ class Restoring:
         drafts = self._engine.drafts
         draft: SessionTxn = drafts.start_over(txn, scope, session, head)
         if moved:
+            # A result whose call was lost stays, as an orphan; contexts leave it out.
             draft.append(moved, orphans="keep")
         draft.finish(now_ms=self._engine.now_ms())
         drafts.close(txn, draft)
@@ -695,12 +704,14 @@ class Restoring:
         survivors, found = self._survivors, self._found
         if survivors.head is not None:
             head = survivors.head.changed()
+            # An older head does not know the last seqs, which must not be given out again.
             head.next_seq = max(head.next_seq, survivors.stop)
             return head
         known = [saved.checkpoint for saved in survivors.saved]
         now_ms = self._engine.now_ms()
         created_ms = min((round(each.created_at * 1000) for each in known), default=now_ms)
         head = Head(policy=found.policy, counter=found.counter.id, now_ms=created_ms)
+        # This process may have seen a later revision than any row that is left tells of.
         cached = None if self._log is None else self._log.head
         told = [survivors.stop, *(each.revision for each in known)]
         epochs = [*recount_numbers(survivors.txn, survivors.scope, survivors.session), 0]
@@ -797,6 +808,7 @@ class Restoring:
         survivors, counter = self._survivors, self._found.counter
         tag = index.counter_tag(counter.id)
         total = survivors.sums.get(seq)
+        # A lost item has no checksum; some value has to continue the chain behind it.
         chain = index.chain_after(before, total or _NO_SUM)
         found = survivors.item(survivors.session, seq)
         facts = None if isinstance(found, str) else facts_of(found[0], self._engine.seed)

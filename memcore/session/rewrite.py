@@ -100,6 +100,8 @@ def rewrite_items(
             found.append(planned)
         return found
 
+    # Decoding, counting and encoding stay outside the write transaction, which compares the rows
+    # with those planned for.
     planned = engine.store.read(plan)
 
     def closure(txn: Txn) -> Rewritten:
@@ -135,11 +137,13 @@ def rewrite_planned(
         views: returns the replacement for a view of the session or of one of its forks.
     """
     family = family_of(txn, scope, session)
+    # Items that other changes of this transaction appended are compared as rows below.
     for each in family:
         engine.drafts.flush_opened(txn, scope, each)
     fresh = [each for each in planned if _is_fresh(txn, each)]
     if not fresh:
         return Rewritten((), 0, [])
+    # Drafts and caches of the whole family hold the old content, epoch and masks.
     for each in family:
         engine.drafts.close_unused(txn, scope, each)
     seed, leaving = int.from_bytes(engine.seed[:8], "little"), []
