@@ -158,6 +158,7 @@ class Picked(NamedTuple):
             parts.plain = messages[count:] if count else messages
         elif self.is_regular and not self.masks and not self.kept:
             messages = messages_of(self.suffix)
+            # Ids that are longer than the provider takes are shortened by rendering.
             if messages is not None and policy.takes_ids(messages):
                 parts.plain = messages
                 for run in self.suffix:
@@ -216,6 +217,7 @@ def find_window(
     start = recent if not recent.offset else TailLedger(0, log.load(txn, stop=PINS_LOOK), 0, 0)
     pins = policy.pin_count(start.ledger)
     kept = [] if view is None else _kept_by(log, view, pins)
+    # More pins may follow than were looked at, or the view keeps an item before the loaded end.
     if recent.offset and (pins == PINS_LOOK or (kept and kept[0] < recent.offset)):
         recent = start = log.full(txn, head)
         pins = policy.pin_count(start.ledger)
@@ -309,6 +311,7 @@ def pick(log: CachedSession, txn: ReadTxn, ask: ContextRequest, *, reuses: bool 
     count, within = history.count, recent if choice.cut >= recent.offset else None
     regular = is_regular(recent.ledger, policy, choice.cut - recent.offset)
     reused = None
+    # The cache has messages as they are stored: masks, repairs and kept items show others.
     if reuses and regular and within is not None and not window.masks and not kept:
         reused = _reused(log, txn, window, choice.cut)
     return Picked(
@@ -385,6 +388,8 @@ def _choose(log: CachedSession, txn: ReadTxn, window: Window) -> tuple[Cut, int]
         if earlier + offset >= window.pins and inside.at_least <= earlier:
             shown_again = inside._replace(first=earlier)
             choice = choose_whole(ledger, log.policy, log.counter, shown_again)
+    # In a ledger that begins behind the covered range, the late result has no call: as an orphan it
+    # costs nothing and is left out.
     if choice is None:
         offset = demand.first
         ledger = log.seen_through(log.load(txn, start=offset), offset, window.masks)
@@ -544,6 +549,7 @@ def _shown_seqs(log: CachedSession, txn: ReadTxn, by: AuthorFilter, skip_corrupt
     except CorruptValueError:
         if not skip_corrupt:
             raise
+        # Not cached: without the damaged items its positions are not those of the history.
         index = AuthorIndex((0, 0), glued=bool(log.policy.glue & GLUE_REASONING))
         rows = collect(log, txn, 0, head_of(log).count)
         items = decoded(rows, skip_corrupt=True)
@@ -603,6 +609,7 @@ def pick_by_author(
     pin_tokens = sum(shown.tokens[at] for at in pins) + sum(map(shown.tokens_of, kept))
     demand = window.demand._replace(
         fixed_tokens=pin_tokens + (0 if summary is None else log.summary_tokens(summary)),
+        # The ledger of what is shown begins behind pins and summary, so its first position is 0.
         first=0,
     )
     choice = choose(shown.ledger, policy, log.counter, demand)
@@ -657,6 +664,7 @@ class _Shown:
             elif mask.message is None:
                 continue
             else:
+                # A repair's mask may make or answer fewer calls than its item.
                 self.ledger.push(pack_facts(mask.message, _SEED) or b"", mask.tokens)
             self.places.append(at)
 

@@ -213,6 +213,8 @@ def read_log(
     """
     if ref.due is not None:
         ref.touch()
+    # The number at hand may be of a session that was deleted: then once more, by name. A second
+    # time it is deleted right now, or its head is missing.
     for _ in range(2):
         log = ref.log or ref.resolve()
         if log is None:
@@ -299,6 +301,8 @@ def iter_items(
     """
     checked_bool("skip_corrupt", skip_corrupt)
     following: int | None = start
+    # A snapshot for each page: one held over a long iteration would keep the file from reusing
+    # pages. Seqs ascend, so no item comes twice.
     while following is not None:
         page: tuple[list[Found], int | None]
         page = read_log(ref, _page, ([], None), following, stop)
@@ -439,6 +443,7 @@ def _call_record(log: CachedSession, txn: ReadTxn, call_id: str, seed: bytes) ->
     ledger = log.full(txn, head_of(log)).ledger
     for cls in CALL_CLASSES:
         found = ledger.find_call(cls, call_id, seed)
+        # A model may use an id again, also in another class of ids: the latest call counts.
         if found is not None and (best is None or found[0] > best[0]):
             best = found
     if best is None:
@@ -456,6 +461,7 @@ def open_calls(ref: SessionRef) -> list[tuple[tuple[int, str], OpenCall]]:
 def _open_calls(log: CachedSession, txn: ReadTxn) -> list[tuple[tuple[int, str], OpenCall]]:
     head = head_of(log)
     recent = log.recent(txn, head)
+    # The others were made before the loaded end of the history.
     if recent.offset and recent.ledger.open_count != head.open_calls:
         recent = log.full(txn, head)
     found = []
@@ -660,6 +666,7 @@ class DecodedCache:
                 found += fresh_json(items, _ABSENT)
             else:
                 found += fresh_json(part, _ABSENT)
+        # All or nothing: a batch with an irregular row is read in another way, and not kept.
         self._remember(new)
         return found, complete
 
@@ -742,6 +749,8 @@ class DecodedCache:
             if run.generation != self._generation:  # rewritten meanwhile
                 continue
             weight = sum(len(value) for _, value in run.rows)
+            # Only newer items push others out: a read of old ones would drop the end of the
+            # history, which the next context needs.
             if self._weight + weight > room and run.first > self._newest:
                 self._drop()
                 cached = self._known
@@ -787,6 +796,7 @@ class _All:
 
     def lighten(self, last: DecodedCache) -> None:
         """Evict until half the limit is in use, least recently read caches first, ``last`` last."""
+        # A copy: a cache that is collected meanwhile takes itself out of ``members``.
         members = [found for ref in list(self.members.values()) if (found := ref())]
         members.sort(key=lambda member: (member is last, member.used))
         self.weight = sum(member.weight for member in members)

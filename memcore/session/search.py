@@ -355,6 +355,7 @@ def _plan(txn: ReadTxn, scope: int, coverage: Coverage, session: int, key: bytes
     shared = subtract(fresh, read)
     documents, taken = _taken(txn, scope, read, key)
     done = size_of(taken) == size_of(read)
+    # No head has that checksum, so the session stays stale and the next step goes on with it.
     mark = coverage.marks[session] if done else UNFINISHED
     now = united(subtract(covered, gone), shared, taken)
     return _Step(session, head, leaving, documents, search.Watermark(mark, now), terms)
@@ -387,6 +388,7 @@ def _taken(
     size = 0
     for owner, lo, hi in some:
         for seq in range(lo, hi + 1):
+            # Compared before an item is read: each step takes at least one, however large.
             if size > STEP_BYTES:
                 return found, united(
                     [each for each in some if each < (owner, lo, hi)],
@@ -408,6 +410,7 @@ def _carry_out(txn: Txn, scope: int, head: search.IndexHead, steps: Sequence[_St
     current = writer.head.key, writer.head.generation
     if not writer.exists or current != (head.key, head.generation) or _is_closed(txn, scope):
         raise Stale
+    # All comparisons precede the first write: if a step is stale, other changes of the batch stay.
     marks = [_mark_now(txn, scope, step) for step in steps]
     for step, mark in zip(steps, marks, strict=True):
         writer.remove(search.DocumentKind.ITEM, ids_in(step.gone))
@@ -467,6 +470,7 @@ def _catch_up(engine: Engine, scope: int, tries: int = _TRIES) -> int:
     wanted: set[int] | None = None
     for _ in range(2):  # the first may drop an index of another analysis
         if store.read(lambda txn: search.read_head(txn, scope)) is None:
+            # An index that was dropped must be gone before a new one takes its keys.
             resume_removals(store)
             store.transact(lambda txn: _create(txn, scope))
     while True:
@@ -523,6 +527,7 @@ def _steps(
 def _commit(engine: Engine, scope: int, head: search.IndexHead, steps: Sequence[_Step]) -> None:
     """Commit steps and advance the head's generation."""
     engine.store.transact(lambda txn: _carry_out(txn, scope, head, steps))
+    # By what our own commits moved it: any other change makes the next step stale.
     head.generation += 1 + search.merge_pending(engine.store, scope)
 
 
@@ -564,6 +569,7 @@ def _mended(engine: Engine, scope: int, tries: int = _TRIES) -> int:
     except CorruptValueError as error:
         if not search.is_index_error(error):
             raise
+        # All of an index follows from the items: one that is damaged is made anew, not mended.
         _drop(engine, scope)
         return _indexed(engine, scope, tries)
 
@@ -794,6 +800,7 @@ def _index_backlog(engine: Engine, app: str, user: str, asked: SearchRequest) ->
         Stale: others change the sessions all the time.
         CorruptValueError: the index is damaged.
     """
+    # An item that is not indexed has no vector, so a search by meaning would miss it.
     most = BEHIND_MAX if asked.like is None else 1
     embedding = None if asked.like is None else embedding_of(engine)
 
@@ -882,6 +889,7 @@ def _find(
     scope = names.scope_of(txn, *place)
     head = None if scope is None else search.read_head(txn, scope)
     if head is None:
+        # Unindexed items need some key for their hashes, which holds for this search alone.
         head = search.IndexHead(os.urandom(16))
     found: list[_Found] = []
     terms: dict[int, str] = {}
@@ -898,6 +906,7 @@ def _find(
         beside = _beside(txn, scope, coverage, head.key, seen) if stale else ()
         gone = coverage.dead(stale) if stale else []
         ranges = seen
+        # Too many to be left out one by one; the ranges of what is live leave out all.
         if ranges is None and size_of(gone) > GONE_MAX:
             ranges = united(*coverage.live.values())
         query = search.Query(

@@ -926,6 +926,7 @@ class Session:
             raise InvalidOptionError(msg)
         ref = self._ref
         beside = ref.beside(f"{ref.name}{CHILD}{name}", policy=None)
+        # ``beside`` leaves the counter out, which forks inherit; a child inherits nothing.
         beside.ask(beside.options._replace(counter=ref.options.counter))
         return type(self)(beside)
 

@@ -165,6 +165,7 @@ def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | 
         try:
             found = _built(ref, call)
         except ContextOverflowError as exc:
+            # Nothing was converted so far: the session's own smallest context is too large.
             if not needed:
                 raise
             raise overflow_error(needed, budget) from exc
@@ -223,6 +224,7 @@ def _select(ref: SessionRef, call: _ContextCall, at_least: int) -> Selection | N
         found = read_log(ref, _choose, None, call, at_least, reuses)
         if found is None:
             break
+        # Replaced, not added: ``build`` may pick several times, and the last choice counts.
         call.chosen[:] = (found,)
         selection = found.picked.selection()
         if selection is not None:
@@ -294,6 +296,7 @@ def _reported(ref: SessionRef, counted_tokens: int | None) -> SentContext:
     Raises:
         NotFoundError: there is no session.
     """
+    # Other threads append to it while they build contexts with this handle.
     sent = ref.sent.copy()
     if counted_tokens is not None:
         for found in reversed(sent):
@@ -373,6 +376,7 @@ class ReportUsage(Change[Calibration]):
 
     def run(self, session: SessionTxn) -> Unchanged:
         """Write the model's new calibration; the log and the head are unchanged."""
+        # The session that the report is about was deleted; the name may be another one's by now.
         if session.log.session != self.sent.session:
             return Unchanged(self.missing())
         return Unchanged(_take_in(session, self.model, self.sent, self.billed))
@@ -491,6 +495,7 @@ def _take_in(draft: SessionTxn, model: str | None, sent: SentContext, billed: in
         else:
             others.append(found)
     after = before
+    # Recounted since the context was built: tokens of two counters make no factor.
     if sent.counter == head.counter:
         report = Anchor(billed, sent.counted_tokens, sent.seq, sent.cut_seq, sent.view, sent.policy)
         after = before.after(
@@ -527,6 +532,7 @@ def _calibration(learned: Learned, *, anchored: bool) -> Calibration:
 
 def _overflow(cause: ContextOverflowError, scale: Scale, budget: int) -> ContextOverflowError:
     """Restate an overflow in the provider's tokens."""
+    # A calibrated context keeps to the budget by both counts.
     needed = max(scale.estimate(cause.needed_tokens), cause.needed_tokens)
     msg = (
         f"the smallest legal context needs about {needed} tokens by the provider's count "
