@@ -158,6 +158,7 @@ def viewed(session: Session, name: str, share: str) -> AgentView:
 
 
 def _need_agent(name: object) -> None:
+    # What ``user`` says is shown to everybody, so no agent may write under that name.
     is_name = isinstance(name, str) and 0 < len(name) <= _AUTHOR_CHARS and name != "user"
     if not is_name or any("\ud800" <= char <= "\udfff" for char in str(name)):
         msg = (
@@ -210,6 +211,7 @@ class Delegation:
         if error is None:
             self.fail("the agent ended without a result")
         else:
+            # Only the type, as in logs: its text may hold content, and a model reads this.
             self.fail(f"the agent failed: {type(error).__name__}")
 
     @property
@@ -264,6 +266,8 @@ class Delegation:
         envelope = Envelope(author=self.agent, status=status, tokens=tokens)
         meta = {"delegated": {"session": self.session.id, "agent": self.agent}}
         prepared = encode_items(ref, [message], ItemOptions(meta, None, envelope))
+        # The key is the call's alone and the content empty: whatever a repeat or a second outcome
+        # says, the first answer stands and its receipt is returned.
         key = _key(self.call_id, self.seq)
         request = request_of(key, [b""], seed=ref.engine.seed, ttl_ms=None)
         return store(AnswerCall(ref, prepared, self.call_id, request))
@@ -286,6 +290,7 @@ class AnswerCall(Append):
         Raises:
             OrphanResultError: the call is no longer open.
         """
+        # Only in the transaction is it known that nobody else has answered the call or given it up.
         before = session.open_calls
         found = super().run(session)
         if found is None and session.open_calls >= before:
@@ -325,8 +330,10 @@ def delegated(session: Session, call_id: str, agent: str) -> Delegation:
     """
     _need_agent(agent)
     call = session.find_call(call_id)
+    # Only tried: a call that no text can answer is refused before a child session exists.
     _answer_to(session.get(call.seq).message, call_id, "", failed=False)
     child = session.child(_child_name(call_id, call.seq))
+    # If there is a child, the answer may be that of an earlier run, which is taken up again.
     if not call.open and not child.exists():
         msg = f"call {call_id[:80]!r} has a result already"
         raise InvalidOptionError(msg)
@@ -335,6 +342,7 @@ def delegated(session: Session, call_id: str, agent: str) -> Delegation:
     prepared = encode_event(ref, _STARTED, started, ItemOptions(None, None, None))
     try:
         key = _key(call_id, call.seq)
+        # The agent's name is the content: of two agents that take a call, the second gets an error.
         store(sessions.append_once(ref, key, [prepared], content=agent.encode()))
     except DuplicateRequestError as error:
         msg = f"call {call_id[:80]!r} was given to another agent than {agent[:80]!r}"
@@ -367,6 +375,7 @@ def share_result(ref: SessionRef, its: SessionRef, seq: int | None) -> Append:
         msg = "share: a session has its own results already"
         raise InvalidOptionError(msg)
     item = _newest_result(its) if seq is None else read.get_item(its, seq)
+    # Half of a pair would be an orphan, or an open call, in the other history.
     if item.type in ("tool_call", "tool_result") or item.kind == ItemKind.EVENT:
         msg = f"share: item {item.seq} is a {item.type}: share a message that stands alone"
         raise InvalidOptionError(msg)
@@ -377,6 +386,7 @@ def share_result(ref: SessionRef, its: SessionRef, seq: int | None) -> Append:
     envelope = replace(known, author=author, type=kind)
     options = ItemOptions(meta, item.request_id, envelope)
     prepared = encode_items(ref, [item.message], options)
+    # By number: a session that is created again under the name has results of its own.
     number = 0 if its.log is None else its.log.session
     return sessions.append_once(ref, f"memcore:share:{number}:{item.seq}", prepared)
 

@@ -128,6 +128,7 @@ def ask_in_time(
     if timeout_seconds is None:
         return discard(summarize(request))
     answers: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
+    # Closed in that thread: after a timeout nobody takes the answer out of the queue.
     call_in_thread(summarize, request, lambda found, error: answers.put((discard(found), error)))
     try:
         found, error = answers.get(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
@@ -147,6 +148,7 @@ def call_in_thread(
     It is a daemon thread: a hung one delays neither process exit nor, as a thread of the event
     loop's pool would, the end of ``asyncio.run`` or the calls queued after it.
     """
+    # As if called on this thread: context variables, such as the current span, keep their values.
     context = contextvars.copy_context()
 
     def run() -> None:
@@ -311,6 +313,8 @@ def _cuts(
 
 def mended_plan(plan: Plan, planned: PlanInput, mode: str | None) -> tuple[Plan, Mended]:
     """Add the masks that repair the remaining items, and return those repairs; no-op if no mode."""
+    # Without a fold or a safe cut, contexts show earlier items, too, which were not read here and
+    # may hold the partner of a call.
     if mode is None or not (plan.folds or planned.from_whole):
         return plan, NOTHING
     items, pinned = planned.basis.items, frozenset(plan.pinned)
@@ -419,6 +423,7 @@ def pressure_of(
         items=end - start - events,
         tokens=frame.demand.fixed_tokens + frame.seen.sum_between(start, end),
         turns=_count_from(ledger, ItemKind.USER, start, of=ledger.turns),
+        # Written by another process's clock, perhaps, which may be ahead.
         idle_seconds=max(now_ms - head.updated_ms, 0) / 1000,
         event=_event_of(log, txn, frame),
         waiting=last < 0 or ledger.kind_at(last) == ItemKind.RESULT,
@@ -650,6 +655,7 @@ def summarize(
         return settled(ref, draft)
     try:
         summary = ask_in_time(summarizer, make_request(ref, draft), timeout_seconds)
+    # The store's failure, not the model's: a fallback could not be recorded either.
     except (StorageError, ClosedError):
         raise
     except Exception as exc:  # noqa: BLE001 - the caller's model may fail in any way
@@ -723,6 +729,7 @@ def _fall_back(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
     assert planned is not None  # noqa: S101 - a summary was requested
     previous = planned.previous_summary
     if "reduce" in draft.policy.fallback:
+        # That stage keeps nothing by itself: what the failed one keeps by name stays unmasked.
         tried = prepare(ref, draft.policy, REDUCE, protect=draft.stage.keep)
         tried = replace(tried, error=draft.error, reason=draft.reason)
         if not tried.is_empty and _gains(tried, draft.policy.min_gain):
@@ -781,6 +788,7 @@ def record_change(ref: SessionRef, draft: CompactionDraft) -> RecordCompaction:
         repairs=draft.work.repairs,
     )
     pinned = frozenset(plan.pinned)
+    # Readers follow the views while they inherit: here they may stop if no earlier mask is shown.
     inherits = any(seq > plan.cut_seq or seq in pinned for seq in planned.masked)
     return RecordCompaction(ref, outcome, planned.base, inherits=inherits)
 
@@ -1030,6 +1038,7 @@ class Compactor:
         self._before: Before | None = checked_callable("before", before)
         self._after: After | None = checked_callable("after", after)
         self._patience = Patience()
+        # Not reentrant: a summarizer that calls ``run`` gets None, not a compaction within its own.
         self._running = threading.Lock()
         self._runner = 0
         """Id of the thread in ``run``; 0 if there is none."""
@@ -1054,6 +1063,7 @@ class Compactor:
             return self._looked()
         finally:
             self._running.release()
+            # Appends that found the lock taken left their look to this run.
             self._look_again()
 
     def after_append(self) -> None:
@@ -1064,6 +1074,7 @@ class Compactor:
         """
         if self._runner == threading.get_ident():
             return  # a caller's function appended; the current run checks again when done
+        # Before the lock is tried: if it is taken, its holder reads the flag after giving it back.
         self._appended = True
         self._look_again()
 
@@ -1071,6 +1082,7 @@ class Compactor:
         """Compact what appends made due, unless a run is in progress; it checks again when done."""
         while self._appended and self._running.acquire(blocking=False):
             try:
+                # Cleared before the look: an append during it asks for another one.
                 self._appended = False
                 self._looked()
             except Exception as exc:  # noqa: BLE001 - a caller's function may fail in any way

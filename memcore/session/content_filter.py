@@ -272,9 +272,11 @@ def settled(store: Store, given: Admission) -> Admission:
     if not (known.policy or known.guards or given.policy or given.guards):
         return given
     held = _merged(store, known, given)
+    # NoWrites is for one handle, which must not change what the file demands of others.
     if any(isinstance(guard, privacy.NoWrites) for guard in held.guards):
         return held
     wanted = _written(store, held)
+    # Also if only the feature bit is missing: an older memcore would write past the row then.
     if wanted != known or not store.read(lambda txn: _is_flagged(txn, store.path)):
         store.transact(lambda txn: _record(txn, store, wanted, instead_of=known, given=given))
     return held
@@ -395,6 +397,7 @@ def _policy_written(store: Store, policy: RedactionPolicy) -> dict[str, Any]:
 def _record(
     txn: Txn, store: Store, wanted: FileDemand, *, instead_of: FileDemand, given: Admission
 ) -> None:
+    # Somebody else may have recorded other demands since they were read.
     found = _recorded(txn, store.path, given)
     if found not in (wanted, instead_of):
         msg = f"{store.path}: what it demands was changed meanwhile; open it again{_ADVICE}"
@@ -434,6 +437,7 @@ def demand(store: Store, redact: Any, guard: Any) -> None:
     def closure(txn: Txn) -> None:
         try:
             known = read_demand(txn)
+        # An operator has to be able to replace a record that nobody can read.
         except CorruptValueError:
             known = _NOTHING
         policy = known.policy if redact is None else made.policy
@@ -589,6 +593,7 @@ def placeholder(message: Message, said: str = QUARANTINED) -> Message:
     Raises:
         BlockedError: it cannot be replaced without breaking a pair.
     """
+    # Facts are only compared with each other, so no file's seed is needed.
     seed = bytes(16)
     edits: dict[Path, Any] = {}
     for result in results_of(message):
@@ -598,6 +603,7 @@ def placeholder(message: Message, said: str = QUARANTINED) -> Message:
     for each in arguments_of(message):
         edits[each.path] = {"json": "{}", "object": {}, "text": said}[each.form]
     made: Message = _silenced(edited(message, edits) if edits else message, said)
+    # A placeholder that lost a call or an id would leave its partner without one in the log.
     if pack_facts(made, seed) != pack_facts(message, seed):
         kind = ItemKind(classify(message)[0]).name.lower()
         msg = f"an item ({kind}) cannot be replaced without breaking its pair; nothing was stored"
@@ -642,6 +648,7 @@ def admitted_outcome(ref: SessionRef, outcome: PlanOutcome) -> PlanOutcome:
     scope_filter = ref.scope_filter
     if scope_filter is None or not scope_filter.redacts:
         return outcome
+    # The plan's counter, as for all its figures: the session may have been recounted since.
     counter = ref.engine.counter_named(outcome.counter)
     masks = admitted_masks(scope_filter, outcome.plan.masks, counter)
     return replace(
@@ -800,6 +807,7 @@ class Quarantine:
             scope,
             session,
             {seq: message},
+            # The placeholder was stored with the original's tokens, so the sums stay right.
             may_grow=True,
             along=lambda txn: drop_held(txn, scope, session, seq),
         )

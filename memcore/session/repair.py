@@ -104,6 +104,7 @@ def repair(ref: SessionRef, mode: str, *, plan: bool, close_open: bool) -> Repai
     transact, given_up = ref.engine.store.transact, draft.open_calls
     if given_up:
         transact(_give_up(ref, draft))
+        # Calls that were given up are unanswered now, which the first plan did not know.
         draft = _prepare(ref, mode)
     for left in range(REPAIR_ATTEMPTS, 0, -1):
         draft = replace(draft, open_calls=given_up)
@@ -222,6 +223,7 @@ def _work(seen: _Seen, picked: Selection, mode: str) -> tuple[Mended, int, int]:
 
 def _give_up(ref: SessionRef, draft: RepairDraft) -> Append:
     """Append the events that give up the draft's open calls."""
+    # Without those that were answered since the plan.
     keys = [key for key, call in open_calls(ref) if call in draft.open_calls]
     events = [abandon_event(ref, key) for key in keys]
     return Append(ref, events, creates=False)
@@ -259,6 +261,7 @@ class RecordRepair(Change[View]):
     def run(self, session: SessionTxn) -> View:
         """Write the view."""
         draft = self.draft
+        # Any append may be the result of a call that the plan takes out: the cut proves nothing.
         session.expect(draft.plan.revision)
         return record_view(
             session,

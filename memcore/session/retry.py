@@ -228,8 +228,10 @@ class _Clean:
         own = {name for name in names if len(name) >= _NAME_CHARS_LEAST and name != "default"}
         given = RedactionPolicy() if policy is None else policy
         need_instance("policy", given, RedactionPolicy, what="a RedactionPolicy or None")
+        # Longest first: a name that is part of another one would leave the rest of that standing.
         self._own = sorted(own, key=lambda name: (-len(name), name))
         store = ref.engine.store
+        # Not ``value()``, which would make a secret: a bundle writes nothing.
         secret = store.secret.found() or store.seed
         placed = Redaction(given, secret=secret).for_place(ref.app, ref.user, ref.name)
         self._placed: PlacedRedaction = placed
@@ -272,6 +274,7 @@ class _Clean:
                 inner = json.loads(text)
                 if isinstance(inner, dict | list):
                     return json.dumps(self._walk(inner, "", clip), ensure_ascii=False)
+        # Cut as short as texts, different ids could become equal, and calls seem to be answered.
         most = max(clip, _ID_CHARS) if key in _IDS else clip
         return _clipped(self._nameless(text), most)
 
@@ -590,6 +593,7 @@ class Watch:
             reason = f"{self.reflections} reflections in a row did not pass"
             found.append(Cause("reflection_limit", reason, seq))
         sure, least = said.get("confidence"), rules.confidence_min
+        # Negated, so that NaN counts as not confident.
         if least is not None and _is_number(sure) and not float(sure) >= least:  # type: ignore[arg-type]
             reason = f"confidence {float(sure):.3g} is below {least:.3g}"  # type: ignore[arg-type]
             found.append(Cause("low_confidence", reason, seq))
@@ -820,11 +824,13 @@ class Ladder:
         found = self.due()
         if error is not None:
             return (*found, Cause("failed", _said(error)))
+        # On a copy: a failed attempt is not stored, and ``due`` sees the items of the others.
         return (*found, *self._watch.copy().see_all(attempt.items()))
 
     def _finish(self, attempt: Attempt) -> Receipt:
         """Store what the attempt wants to append; if nothing, an event that it was done."""
         prepared = attempt.prepared
+        # Without an item there is no receipt to find, and a repeat would run the step once more.
         if not prepared:
             options = ItemOptions(None, attempt.request_id, Envelope(status="ok"))
             prepared = [encode_event(self._ref, "x-done", None, options)]
@@ -852,6 +858,7 @@ class Ladder:
         level: int,
     ) -> LadderOutcome:
         causes, error = failures[-1]
+        # The newest failure is the event that was just recorded for the last attempt.
         bundle = make_bundle(self._ref, seq=None, most_bytes=_BUNDLE_BYTES, policy=None)
         payload = {
             "rule": causes[-1].rule,
@@ -862,6 +869,7 @@ class Ladder:
         }
         options = ItemOptions(None, request_id, Envelope(type=HITL, status="pending"))
         event = [encode_event(self._ref, HITL, payload, options)]
+        # Under the key of a success: a repeat finds the escalation instead of running the step.
         receipt = store(append_once(self._ref, _done_key(request_id), event))
         self.due()
         return LadderOutcome(
@@ -877,6 +885,7 @@ class Ladder:
 
     def _before(self, request_id: str) -> LadderOutcome | None:
         """Return the outcome of an earlier run of the request, None if there was none."""
+        # With the content of ``append_once``, or it would be a request with other content.
         request = request_of(_done_key(request_id), [b""], seed=self._ref.engine.seed, ttl_ms=None)
         receipt = self._ref.engine.store.transact(FindReceipt(self._ref, request))
         if receipt is None:
