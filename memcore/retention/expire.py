@@ -63,7 +63,7 @@ from memcore.rows.views import StoredView
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
 from memcore.session.memory import would_forget
 from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
-from memcore.session.tail import renew
+from memcore.session.tail import renew, with_texts
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter, checked_count
 from memcore.wire import get_policy
@@ -925,6 +925,7 @@ def _beyond(
     wanted = settler.positions_beyond(txn, rule, pins)
     first_open = min((at for at, _ in ledger.open_calls()), default=head.count)
     cut = ledger.cut_at_most(min(wanted, first_open))
+    cut = max(with_texts(log.history, txn, place[0], cut), pins)
     if head.count - cut + pins > PIECE_ROWS:
         return None
     return cut, pins, [log.history.seq_at(at) for at in range(pins, max(cut, pins))]

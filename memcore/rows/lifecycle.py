@@ -17,6 +17,7 @@ from memcore.codec.values import (
     decode_json,
     decoding,
     encode_json,
+    is_proven,
     open_number,
     open_value,
     seal_value,
@@ -45,6 +46,7 @@ __all__ = [
     "drop_holds",
     "drop_terms",
     "forget_held",
+    "has_quarantine",
     "held_in",
     "holds_in",
     "index_row",
@@ -64,6 +66,7 @@ __all__ = [
     "need_free",
     "need_wanted",
     "opted_out_key",
+    "packed_held",
     "put_held",
     "put_hold",
     "read_held",
@@ -668,6 +671,22 @@ def read_held(txn: ReadTxn, scope: int, session: int, seq: int) -> Held | None:
     key = _held_key(scope, session, seq)
     value = txn.get(key)
     return None if value is None else _opened(key, value)
+
+
+def packed_held(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes | None:
+    """Return a quarantined original as ``put_held`` takes it; None without one, or a damaged one."""
+    key = _held_key(scope, session, seq)
+    value = txn.get(key)
+    if value is None or not is_proven(key, value):
+        return None
+    flags, body = open_value(key, value)
+    return bytes((flags,)) + body
+
+
+def has_quarantine(txn: ReadTxn, scope: int) -> bool:
+    """Return True if a scope has quarantined originals."""
+    rows = _rows(scope)
+    return next(iter(txn.scan(rows, keys.after(rows), limit=1)), None) is not None
 
 
 def drop_held(txn: Txn, scope: int, session: int, seq: int) -> bool:

@@ -277,6 +277,9 @@ class AnswerCall(Append):
     """Append the result of an open call that nobody else has answered or given up."""
 
     __slots__ = ("call_id",)
+    # ``run`` refuses after the item was appended: the draft, which other calls of the batch go on
+    # with, has to be taken back then.
+    atomic = False
 
     def __init__(
         self, ref: SessionRef, items: Sequence[Prepared], call_id: str, request: IdempotentRequest

@@ -320,6 +320,7 @@ class AccessStats:
         "_last_ms",
         "_lock",
         "_session",
+        "_settled",
         "_spans",
         "_waiting",
         "name",
@@ -331,6 +332,8 @@ class AccessStats:
         self._waiting = waiting
         """The database's set of counters with unwritten data; keeps them alive."""
         self._lock = RLock()  # a destructor may read while its own thread is in ``note``
+        self._settled: _Pending | None = None
+        """The counts that were subtracted last."""
         self._begin(0)
 
     def _begin(self, session: int) -> None:
@@ -359,9 +362,14 @@ class AccessStats:
 
     def write(self, txn: Txn, place: Place, *, all_pages: bool = False) -> None:
         """Write the pending counts in a transaction that changes the session anyway."""
+        # Once a transaction: another change of its batch would write the same counts again, which
+        # are subtracted only after the commit.
+        if self in txn.local:
+            return
         found = self.pending(place[1])
         if not found.count and not (all_pages and found.spans):
             return
+        txn.local[self] = True
         pages = _pages(found.spans)
         with self._lock:
             # Counts a run that is aborted, too, which only makes the pages due a little earlier.
@@ -377,19 +385,22 @@ class AccessStats:
 
     def _settle(self, session: int, written: _Pending) -> None:
         with self._lock:
-            # A session of the same name began anew since, and with it the counts.
-            if session != self._session:
+            # A session of the same name began anew since, and with it the counts. Or an interrupt
+            # ended this call, and it runs again.
+            if session != self._session or self._settled is written:
                 return
-            self._count -= written.count
-            if written.spans:
-                self._commits = 0
+            spans = dict(self._spans)
             for span, (count, _) in written.spans.items():
-                left = self._spans[span][0] - count
+                left = spans[span][0] - count
                 if left:
-                    self._spans[span] = (left, self._spans[span][1])
+                    spans[span] = (left, spans[span][1])
                 else:
-                    del self._spans[span]
-            if not self._count and not self._spans:
+                    del spans[span]
+            count = self._count - written.count
+            commits = 0 if written.spans else self._commits
+            # Together, as no interrupt comes between assignments: all of it is subtracted, once.
+            self._count, self._spans, self._commits, self._settled = count, spans, commits, written
+            if not count and not spans:
                 self._waiting.discard(self)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from memcore import state
@@ -12,7 +13,7 @@ from memcore.log.checkpoint import checkpoint_states
 from memcore.options import checked_bool, checked_int
 from memcore.rows.head import head_key
 from memcore.session.change import Change, Unchanged, state_at, state_before
-from memcore.session.engine import SessionRef
+from memcore.session.engine import Place, SessionRef
 from memcore.state import Fields, ScopedChange
 from memcore.store.interface import ReadTxn, Txn
 
@@ -235,26 +236,30 @@ class SessionState(Fields[ScopedChange]):
         transact = self._ref.engine.store.transact
         # First the header drops the counters, then pieces their rows: nobody reads a counter of
         # which some values are gone already, even if the trim is killed.
-        done = transact(lambda txn: self._begin_trim(txn, keep), makes_room=True)
+        begun = transact(lambda txn: self._begin_trim(txn, keep), makes_room=True)
+        if begun is None:
+            return 0
+        place, following = begun
         removed = 0
-        while done.following is not None:
-            start = done.following
-            done = transact(lambda txn, start=start: self._trim(txn, start), makes_room=True)  # type: ignore[misc]
-            removed += done.removed
+        while following is not None:
+            trim = partial(self._trim, place=place, start=following)
+            done = transact(trim, makes_room=True)
+            removed, following = removed + done.removed, done.following
         return removed
 
-    def _begin_trim(self, txn: Txn, keep: int) -> Trimmed:
+    def _begin_trim(self, txn: Txn, keep: int) -> tuple[Place, bytes | None] | None:
+        """Drop the counters; return where their rows are, None if there is no session."""
         place = self._ref.find(txn)
         if place is None:
-            return state.Trimmed(0, None)
+            return None
         self._ref.admit(txn, place)
-        return state.Trimmed(
-            0, state.begin_trim(txn, *place, keep=keep, pinned=checkpoint_states(txn, *place))
-        )
+        pinned = checkpoint_states(txn, *place)
+        return place, state.begin_trim(txn, *place, keep=keep, pinned=pinned)
 
-    def _trim(self, txn: Txn, start: bytes) -> Trimmed:
-        place = self._ref.find(txn)
-        if place is None:
+    def _trim(self, txn: Txn, *, place: Place, start: bytes) -> Trimmed:
+        # Another session may have the name by now; from ``start``, a key of the former one, a scan
+        # up to its rows would take those of all sessions in between.
+        if self._ref.find(txn) != place:
             return state.Trimmed(0, None)
         # Each piece is a commit of its own, and a lease may have been taken since the last one.
         self._ref.admit(txn, place)

@@ -24,11 +24,18 @@ from memcore.model import ItemKind, Message
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED
 from memcore.rows.item import decode_message, split_body, unsalted
-from memcore.rows.lifecycle import is_held, move_terms, read_lease, write_lease
+from memcore.rows.lifecycle import (
+    has_quarantine,
+    is_held,
+    move_terms,
+    packed_held,
+    read_lease,
+    write_lease,
+)
 from memcore.rows.usage import inherit_usage
 from memcore.session.change import Change, Unchanged
 from memcore.session.delete import remove_nameless
-from memcore.session.engine import SessionRef, move_uses
+from memcore.session.engine import OFFLOADED, SessionRef, move_uses
 from memcore.session.memory import move_items
 from memcore.session.read import head_of, read_log
 from memcore.state import inherit
@@ -51,6 +58,7 @@ __all__ = [
     "read_tail",
     "renew",
     "seen_now",
+    "with_texts",
 ]
 
 
@@ -100,6 +108,7 @@ def renew(
     engine, old = ref.engine, draft.head
     scope, number = draft.log.place
     draft.flush()
+    _carry_originals(draft, kept)
     # Later changes of this transaction must not find the draft of a session that is going.
     engine.drafts.close(txn, draft)
     names.drop_session_name(txn, scope, ref.name)
@@ -132,12 +141,31 @@ def renew(
     return rest
 
 
+def _carry_originals(draft: SessionTxn, kept: Sequence[Prepared]) -> None:
+    """Let quarantined originals go along with their items: the old session's are removed."""
+    txn, scope = draft.txn, draft.log.scope
+    if not has_quarantine(txn, scope):
+        return
+    history = History(draft.head.all_segments(txn, scope))
+    for item in kept:
+        owner = history.owner_of(item.was) if item.was and item.held is None else None
+        position = history.position_of(item.was)
+        if owner is None or position is None:
+            continue
+        item.held = packed_held(txn, scope, owner, item.was)
+        if item.held is not None:
+            # Budgets are cut by the original's tokens, as it may be released at any time.
+            item.tokens = max(item.tokens, draft.tokens_at(position))
+
+
 # --- The end of a session's history: raw reads, pop, replace if unchanged -------------------------
 
 RawItem: TypeAlias = tuple[int, int, bytes, bytes | None]
 """``(seq, flags, body, content of its blob)`` of a live item's row."""
 Check: TypeAlias = Callable[[Message], None]
 _EVENT: Final = bytes((ItemKind.EVENT,))
+_OFFLOADED: Final = f'"{OFFLOADED}":'.encode()
+"""Member of the meta of an event that holds the texts of an oversized item."""
 _LOOK: Final = 8
 _MARK_BYTES: Final = 16
 _PAGE: Final = 256
@@ -489,15 +517,16 @@ def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool])
     """Count the leading expired items, not looking at the last ``behind``."""
     draft.flush()
     stop = draft.count - behind
-    for at, row in _first_rows(_history(draft, draft.count), draft.txn, draft.log.scope, stop):
+    history, txn, scope = _history(draft, draft.count), draft.txn, draft.log.scope
+    for at, row in _first_rows(history, txn, scope, stop):
         try:
             message = _message_in(draft, row)
         except CorruptValueError:
             # Whether it has expired nobody can tell, so it stays, and all behind it.
             return at
         if message is not None and not expired(message):
-            return at
-    return stop
+            return with_texts(history, txn, scope, at)
+    return with_texts(history, txn, scope, stop)
 
 
 def _old(
@@ -511,8 +540,22 @@ def _old(
             if split_body(row[3])[1] >= since_us:
                 break
             old = at + 1
-    # Back to a safe cut, so that no call goes while its result stays.
-    return old if old in (0, history.count) else load().cut_at_most(old)
+    if old not in (0, history.count):
+        # Back to a safe cut, so that no call goes while its result stays.
+        old = load().cut_at_most(old)
+    return with_texts(history, txn, scope, old)
+
+
+def with_texts(history: History, txn: ReadTxn, scope: int, at: int) -> int:
+    """Move a cut in front of the event that holds the texts of the item behind it, if one does."""
+    if not 0 < at < history.count:
+        return at
+    for position, session, lo, hi in history.spans(at - 1, at):
+        for row in read_rows(txn, scope, session, position=position, lo=lo, hi=hi):
+            # Its texts may lie in a blob, so it is known by its meta.
+            if not isinstance(row, CorruptValueError) and row[3][:1] == _EVENT:
+                return at - (_OFFLOADED in split_body(row[3])[2])
+    return at
 
 
 def _first_rows(
