@@ -116,6 +116,7 @@ def deliver(calls: Sequence[WriteRequest]) -> None:
 def _deliver(calls: Sequence[WriteRequest]) -> None:
     for call in calls:
         future = call.future
+        # Settled before an interrupt, or cancelled by its caller, which does not undo the commit.
         if future is None or future.done():
             continue
         error = call.error
@@ -127,6 +128,7 @@ def _deliver(calls: Sequence[WriteRequest]) -> None:
             future.set_exception(wrapped)
         else:
             future.set_exception(error)
+        # Last: until then ``deliver`` takes the call for one that is left to settle.
         call.error = call.future = None  # breaks the cycle call -> error -> traceback -> frame
 
 
@@ -209,6 +211,7 @@ class CommitQueue(RequestQueue):
         super().reset()
         self._mu = allocate_lock()  # keeps the writer from ending while one is being requested
         self._writer: Thread | None = None
+        # A lock in place of an Event, whose ``set`` an interrupt may leave locked (see SteadySync).
         self._writer_wake = allocate_lock()
         self._writer_wake.acquire()
         self._pace = CommitLatency()
@@ -217,6 +220,7 @@ class CommitQueue(RequestQueue):
 
     def retire(self) -> None:
         """Let the writer thread end once nothing waits for it: the environment is closed."""
+        # Before it is woken: the writer looks at this to see whether to go on.
         self._retired = True
         with self._mu:
             if self._writer is not None:
@@ -232,6 +236,7 @@ class CommitQueue(RequestQueue):
         """Hand a hurried batch that would block to the writer thread, ahead of all other calls."""
         with self._mu:
             self._need_writer()
+            # Only with a writer at hand: if none can be started, the call fails with its batch.
             batch.back, batch.calls, batch.own = batch.calls, [], None
 
     def _wake_writer(self) -> None:
@@ -279,8 +284,10 @@ class CommitQueue(RequestQueue):
         Runs under the mutex, as does the thread's end, so no queued call is ever without a writer.
         """
         if self._writer is None:
+            # A daemon: an interpreter that ends with an open store must not wait for it.
             writer = Thread(target=self._write, name="memcore-writer", daemon=True)
             writer.start()
+            # Noted only once it runs: where none can be started, the next call tries again.
             self._writer = writer
 
     def _commit_here(self, call: WriteRequest, loop: asyncio.AbstractEventLoop) -> bool:
@@ -488,6 +495,8 @@ class Leader(BatchRunner):
             except Exception as unknown:
                 self.poison_for(error)
                 raise OutcomeUnknownError(self.poison) from unknown
+            # An interrupt only delays this: a commit of unknown fate must not run again, nor be
+            # called lost. Once it is found stored, that is what the caller learns.
             except BaseException as again:  # noqa: BLE001 - raised below, or superseded
                 interrupt = again
         if poisons and binding.is_device_error(error):
@@ -517,6 +526,7 @@ class Leader(BatchRunner):
                 lock = self.env.begin_write()
                 try:
                     now = lock.id()
+                    # Withdrawn before the caller hears that it is lost: openers replay it.
                     if now == txnid and redo is not None:
                         redo.withdraw(txnid)
                     if now == txnid or redo is None:
@@ -524,6 +534,7 @@ class Leader(BatchRunner):
                         # touched, LMDB would refuse all further transactions (MDB_PANIC).
                         fate[0] = _CommitOutcome.LOST
                     elif now > txnid + 2:
+                        # Transaction N + 2 has overwritten the record in the slot.
                         raise OutcomeUnknownError("other transactions hide the outcome")
                     else:  # the slot still identifies the owner of transaction ``txnid``
                         ours = redo.holds_ours(txnid)
@@ -532,6 +543,7 @@ class Leader(BatchRunner):
                     lock.abort()
         if fate[0] is _CommitOutcome.HELD:
             if _is_alive(raw):
+                # Before the abort, which gives up the lock that others need to replay it.
                 if redo is not None:
                     redo.withdraw(txnid)
                 raw.abort()

@@ -75,7 +75,9 @@ class ForkHandler:
         """Wait for transactions of other threads to end before a fork, with a timeout."""
         env = self._env
         self._thread = get_ident()
+        # The lead first: then nobody commits, remaps or shuts the barrier while this thread does.
         self._claimed = env.queue.claim(patience_seconds)
+        # ``shut`` passes over a read of this thread, whose slot the child would clear as well.
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
         if env.raw is not None and self._claimed is not None and ended:
             env.unpin()
@@ -84,6 +86,7 @@ class ForkHandler:
 
     def resume(self) -> None:
         """Admit transactions again, in the parent, after a fork of this thread; once."""
+        # Not this thread's fork, or the second hook, whose first one has done the work.
         if self._thread != get_ident():
             return
         self._quiet = False
@@ -175,8 +178,10 @@ class ReaderBarrier:
             self.live.pop(me, None)
             if self._shut_by == me:  # it would deadlock on itself
                 raise InternalError("a read was asked for while this thread lets nobody read")
+            # Whoever shut it may have seen this entry and be waiting for it to go.
             self.ring()
             bell = self._bell()
+            # Checked again now that the bell is there: an earlier opening did not ring it.
             if self.is_shut:
                 bell.acquire(True, _LOOK_SECONDS)
             self.live[me] = snapshot
@@ -206,6 +211,7 @@ class ReaderBarrier:
             if patience_seconds is not None and waited >= patience_seconds:
                 return False
             bell = self._bell()
+            # Checked again, as in ``enter``: the last read may have ended before.
             if self._is_read_elsewhere() and not bell.acquire(True, _LOOK_SECONDS):
                 waited += _LOOK_SECONDS
         return True
@@ -225,6 +231,7 @@ class ReaderBarrier:
             self.shut()
             return fn()
         finally:
+            # Not by ``open()``: an interrupt at its first line would leave everybody shut out.
             self.is_shut = False
             self.ring()
 
@@ -338,6 +345,7 @@ class Environment(EnvironmentFields):
             oldest=self.oldest,
             judge=(lambda fd, held: self.refuse(self.judge(fd, held))) if verify else None,
         )
+        # No call before ``fd`` is set: an interrupt there would leak the descriptor with its flock.
         self.key, self.fd, self.format = found.key, found.fd, found.format
         self.opened += 1
         self.raw = found.access.raw
@@ -361,6 +369,7 @@ class Environment(EnvironmentFields):
         self.named, self.has_name = found.fd, os.fstat(found.fd).st_nlink > 0
         if not read_only and mode != "none":
             self.reserve = SpaceReserve(found.fd, self.path)
+        # A replay's meta page is not flushed yet: closing does it, for read-only openers.
         self.leader.poison, self.leader.unsynced = "", found.recovered
         self.begin = raw.begin if found.is_locked else self._begin_unlocked
         self.map_size = raw.info()["map_size"]
@@ -396,6 +405,7 @@ class Environment(EnvironmentFields):
             self.let_pins_go()  # first: whoever reads finds so before the file is another one
         finally:
             try:
+                # Not if poisoned: a flush would now report success over pages that were dropped.
                 if settle and self.raw is not None and not self.leader.poison:
                     self._settle_down()
             finally:
@@ -403,10 +413,13 @@ class Environment(EnvironmentFields):
 
     def _release(self, *, keep: bool) -> None:
         """Close what is open; an interrupt in one step does not skip the others."""
+        # Cleared before anything is closed: whoever tries again after an interrupt must not close a
+        # descriptor number that another file has by then.
         steady_sync, self.steady_sync = self.steady_sync, None
         raw, self.raw = self.raw, None
         fd, self.fd = self.fd, -1
         try:
+            # First: the pin is a transaction of the environment that is closed next.
             if steady_sync is not None:
                 steady_sync.end()
         finally:
@@ -424,6 +437,7 @@ class Environment(EnvironmentFields):
             try:
                 steady_sync.sync()
             except MapMovedError:
+                # Once the pin is gone, the map can be replaced right here: the barrier is shut.
                 steady_sync.let_go()
                 binding.set_map(self.mapped(), 0)
         if self.leader.unsynced:
@@ -467,12 +481,15 @@ class Environment(EnvironmentFields):
         snapshot = Snapshot()
         raw = None
         try:
+            # Entered before the check: without a lock, it is the GIL that makes all threads see the
+            # two in this order (see ReaderBarrier).
             live[me] = snapshot
             if barrier.is_shut:
                 barrier.enter(me, snapshot)
             try:
                 raw = self.begin()
             except RawError as error:
+                # The caller holds a lock that the leader may be waiting for, and gives it up first.
                 if not patient and isinstance(error, MapResized):
                     raise MapMovedError from error
                 raw = self._begin_again(me, snapshot, error)
@@ -520,6 +537,7 @@ class Environment(EnvironmentFields):
         try:
             return fn(snapshot)
         finally:
+            # Also if ``fn`` failed: pages overwritten under it are no damage of the file.
             if newest_meta(self.fd, self.path).txnid > snapshot.raw.id() + _COMMITS_KEPT:
                 raise StoreAccessError(
                     f"{self.path}: it was changed while it was read without its lock file: try "
@@ -560,8 +578,10 @@ class Environment(EnvironmentFields):
         """Retry a refused begin: follow a grown map, or free the slots of dead readers."""
         for _ in range(8):
             if isinstance(error, MapResized):
+                # Out of the way meanwhile: the leader may be waiting for the end of this very read.
                 self.barrier.live.pop(me, None)
                 if self.queue.led_here:
+                    # This thread has the lead, and would wait for itself.
                     raise InternalError("the map grew under the write lock") from error
                 self.queue.call(self.follow_map, job=True)
                 self.barrier.enter(me, snapshot)
@@ -593,6 +613,7 @@ class Environment(EnvironmentFields):
 
     def _grow(self) -> None:
         raw = self.mapped()
+        # LMDB unmaps the pages under any open reader, pinned ones included.
         self.unpin()
         raw.reader_check()  # a dead reader's snapshot may be what fills the map
         size = 2 * min(MAP_BYTES_MAX, raw.info()["map_size"])  # set_map refuses more
@@ -641,6 +662,7 @@ class Environment(EnvironmentFields):
                 try:
                     image = image_of(self.fd, reader.id())
                 except BaseException:
+                    # Nobody else knows of this reader, whose pages could never be used again.
                     reader.abort()
                     raise
                 if image is not None:
@@ -701,6 +723,7 @@ class Environment(EnvironmentFields):
                 if lock is not None:
                     lock.abort()
             finally:
+                # ``begin_write`` claimed the pin as for a batch, and none will give it back.
                 if self.steady_sync is not None:
                     self.steady_sync.is_busy = False
 
@@ -744,9 +767,11 @@ class Environment(EnvironmentFields):
         except RawError as error:
             binding.raise_from(error, self.path)
         finally:
+            # Also after an error: the writer thread would keep the environment alive.
             self.queue.retire()
 
     def _shut(self, _: Any) -> None:
+        # Both, as ``detach`` bars new transactions first and may have been interrupted then.
         if self.is_closed and self.raw is None:
             return
         with nullcontext() if self.audit is None else store.anchored(self.audit):
@@ -778,10 +803,12 @@ class Environment(EnvironmentFields):
 
     def _begin_reopened(self, **options: Any) -> Any:
         with self.fork.reopening:
+            # One thread of a child reopens it: LMDB refuses a file that is open already.
             if self.raw is None:
                 try:
                     self.attach(read_only=self.read_only)
                 except StorageError as error:
+                    # The next use tries again: another process's lock may be gone by then.
                     self.begin = self._begin_reopened
                     if binding.already_open(error.__cause__):
                         raise StorageError(

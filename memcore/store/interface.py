@@ -80,6 +80,7 @@ class Notifier:
 
     def publish(self, topics: Iterable[bytes]) -> None:
         """Call the listeners of the topics."""
+        # Without the lock: the tuples are replaced, never changed.
         if self._listeners:
             for topic in topics:
                 for listener in self._listeners.get(topic, _NOBODY):

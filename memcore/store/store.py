@@ -124,6 +124,7 @@ def end(env: Environment) -> None:
     try:
         env.shut()
     finally:
+        # Even if closing failed: later openings of the file would be given this environment.
         environments.discard(env)
 
 
@@ -132,6 +133,7 @@ def close_if_unused(env: Environment) -> None:
     with opening.lock:
         if env.count_handles():
             return
+        # Under the lock: an opener has its handle by now, or sees this and waits (``_open_file``).
         env.closing = True
     # Outside the lock: the work that this waits for may itself open a store.
     end(env)
@@ -151,6 +153,8 @@ def drop(env: Environment, handle: int) -> None:
 
 def close_unused(*, patient: bool = False) -> None:
     """Close environments without handles; ``patient`` also waits for those being closed."""
+    # ``forgotten`` too: the weak reference to one that the collector revived is gone. One that this
+    # thread leads is left out: closing it would wait for this thread.
     for env in [*_known(), *forgotten]:
         if not env.count_handles() and (patient or not env.closing) and not env.queue.led_here:
             _close_for_nobody(env)
@@ -162,6 +166,7 @@ def _close_forgotten() -> None:
         try:
             while forgotten:
                 _close_for_nobody(forgotten[0])
+                # Only now: a ``patient`` opening has to find it until it is closed.
                 forgotten.popleft()
         finally:
             opening.closer.release()
@@ -175,6 +180,8 @@ def _close_for_nobody(env: Environment) -> None:
 
 
 def _before_fork() -> None:
+    # The child must not inherit an environment that is half opened or half closed. The timeout is
+    # for a holder of the lock that waits for a transaction of this very thread.
     _fork.append((get_ident(), opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS)))
     for env in _known():
         env.fork.quiesce(_FORK_PATIENCE_SECONDS)
@@ -185,7 +192,9 @@ def _after_fork_in_parent() -> None:
         env.fork.resume()
     me = get_ident()
     for place, (thread, locked) in enumerate(_fork):
+        # Another thread may be waiting to fork: its entry, and its lock, are not ours to give back.
         if thread == me:
+            # Removed before the release: the second hook must not release the lock again.
             del _fork[place]
             if locked:
                 opening.lock.release()
@@ -344,8 +353,11 @@ def need_own(store: LmdbStore, vault: RowCipher) -> None:
     if not (ring.owner and store.read(package.owner_of) == ring.owner):
         owner = store.transact(lambda txn: vault.own(txn, store.path), makes_room=True)
         if not ring.owner:
+            # Else a power failure could undo the owner row and leave the claim: a file without an
+            # owner is refused as a copy when its key file has one.
             store.make_durable()
             try:
+                # In a transaction for its write lock, under which key files are changed.
                 store.transact(lambda _: ring.claim(owner), makes_room=True)
             except KeyFileError as error:
                 if ring.owner not in (b"", owner):
@@ -515,6 +527,7 @@ def _open_file(
                 return store
         except BaseException:
             if store is not None:
+                # An interrupt: the caller never gets this handle to close.
                 store.close()
             close_unused()  # the environment may have been opened without getting a handle
             raise
@@ -603,13 +616,16 @@ def _shared(
     name: str, read_only: bool, map_bytes: int, interval_ms: int, verify: bool
 ) -> Environment:
     """Return this process's environment of the file, which may be closing, or a new one."""
-    with suppress(OSError):
+    with suppress(OSError):  # ``attach`` reports it
         status = os.stat(name)
         for env in _known():
+            # By inode: a file may have several paths, and opened twice in one process it would lose
+            # its POSIX locks with the first of the two descriptors to be closed.
             if (status.st_dev, status.st_ino) in (env.key, env.next_key):
                 if env.closing:
                     return env
                 if not read_only:
+                    # It waits for the lead with ``opening`` locked: no leader may open a store.
                     env.need_writable()
                 if verify:
                     env.refuse(env.check(env.judge))
@@ -619,6 +635,7 @@ def _shared(
         env.attach(read_only=read_only, verify=verify)
         environments.add(env)
     except BaseException:
+        # There is nothing to flush but a replay, whose record stays in its slot.
         env.detach(settle=False)
         raise
     return env
@@ -861,6 +878,7 @@ class LmdbStore:
 
     def _sync(self, _: RawEnv) -> None:
         env = self.environment()
+        # In ``relaxed`` a flush alone makes nothing durable: openers go by the record.
         if env.steady_sync is None:
             env.leader.sync()
 
@@ -973,6 +991,8 @@ class LmdbStore:
                 take_whole(env.fd, env.path)
                 return fn()
             finally:
+                # -1 in the child of a fork within ``fn``: the flock is shared with the parent, and
+                # downgrading it here would let other processes in there.
                 if env.fd >= 0:
                     fcntl.flock(env.fd, fcntl.LOCK_SH)
 

@@ -248,6 +248,7 @@ class WriteTxn(RecordingTxn):
                 count += 1
                 if self.recording:
                     self.record(key, None)
+                # ``delete`` has moved the cursor on; behind the last row its key is empty.
                 found = bool(cursor.key())
             cursor.close()
         except Exception as error:
