@@ -315,6 +315,7 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
     temporary, fd = temporary_name(final), -1  # bound before the ``try``: removed below
     try:
         remove_leftovers(final)
+        # The longest of its names: one that is too long is refused before anything is made.
         with suppress(FileNotFoundError):
             os.lstat(temporary + MOVING)
     except OSError as exc:  # there is no such directory, nobody may look into it, a name too long
@@ -447,6 +448,8 @@ def copy_snapshot(
     run = find_run(fd, temporary)
     if not compact and env.read_only and env.redo is not None:
         waiting = RedoLog(fd, run).pending(newest_meta(fd, temporary))
+    # A steady record of the source would roll the copy back to a point of the source, and redo
+    # records hold contents of its last commits.
     run.blank(fd)
     rows: dict[bytes, bytes | None] = {} if waiting is None else dict(waiting[1])
     if record is not None:
@@ -519,6 +522,7 @@ def _copy_rows(env: Environment, fd: int, raw: binding.RawEnv) -> _Pending:
     txn = raw.begin()
     try:
         meta = newest_meta(env.fd, env.path)
+        # A record follows one snapshot only: after a commit in between it is another one's.
         if env.read_only and env.redo is not None and meta.txnid == txn.id():
             waiting = env.redo.pending(meta)
         raw.copyfd(fd, compact=True, txn=txn)
@@ -551,6 +555,7 @@ def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
         CorruptStoreError: there is a finding.
         KeyFileError, WrongKeyError, StorageError: the copy cannot be examined.
     """
+    # Before the copy gets a name: a name must not become durable earlier than what it names.
     os.fsync(fd)
     try:
         inspect(fd, temporary)
@@ -655,6 +660,7 @@ def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> 
     try:
         env.next_key = key  # a thread that opens the path meanwhile must get this environment
         env.detach(again=True, keep=True)  # if attaching below fails; the caller closes ``lock``
+        # After ``detach``: looking at the lock file drops the locks that this process has on it.
         need_unmapped(env.path)
         put_in_place(temporary, env.path)
     except _UnflushedError as error:
@@ -693,7 +699,7 @@ def put_in_place(temporary: str, final: str) -> None:
         Path(moving).replace(final)
     except BaseException:
         if moving != temporary:
-            with suppress(OSError):
+            with suppress(OSError):  # the error above is the one to report
                 Path(moving).unlink()
         raise
     try:
@@ -763,6 +769,7 @@ def restore_file(
             prove(fd, temporary, target, judge)
             try:
                 if kept is not None:
+                    # Linked, not renamed: at no moment is the target missing.
                     os.link(target, kept)
                 put_in_place(temporary, target)
             except BaseException:
@@ -778,7 +785,7 @@ def drop_second_name(path: str, kept: str | None) -> None:
     A database with two names is refused by every opening.
     """
     if kept is not None:
-        with suppress(OSError):
+        with suppress(OSError):  # the caller's error is the one to report
             if os.path.samefile(path, kept):
                 os.unlink(kept)
 

@@ -144,7 +144,7 @@ def open_locked(path: str, *, read_only: bool) -> int:
         fd = _open(path, read_only=read_only)
         try:
             share(fd, path)
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # it is just being replaced
                 if os.path.samestat(os.stat(path), os.fstat(fd)):
                     return fd
         except BaseException:
@@ -167,6 +167,7 @@ def share(fd: int, path: str, lock: int = fcntl.LOCK_SH) -> None:
     deadline = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
         try:
+            # Polled, since flock has no timeout.
             fcntl.flock(fd, lock | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() < deadline:
@@ -275,6 +276,7 @@ def _metas(fd: int, path: str) -> tuple[Meta, Meta]:
     """Return the newest meta page and the one before it."""
     problem: StoreFormatError | CorruptStoreError
     for _ in range(_ATTEMPTS):
+        # No lock keeps a writer from rewriting one of them meanwhile: a torn read is repeated.
         head = os.pread(fd, 2 * PAGE_BYTES, 0)
         try:
             first, second = (parse_meta(head, page) for page in (0, 1))
@@ -449,6 +451,7 @@ def publish(temporary: str, final: str) -> None:
         FileExistsError: the name is taken.
     """
     try:
+        # A link, where a rename would replace a file that was created meanwhile.
         os.link(temporary, final)
     except FileExistsError:  # of its own, which names the temporary file, too
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
@@ -459,6 +462,7 @@ def publish(temporary: str, final: str) -> None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from None
         os.rename(temporary, final)
     sync_directory(final)
+    # Not flushed: openers and copies recognize a second name that a power failure brings back.
     with suppress(FileNotFoundError):
         os.unlink(temporary)
 
@@ -481,6 +485,7 @@ def replace_empty(temporary: str, final: str) -> bool:
         if status.st_size or not stat.S_ISREG(status.st_mode):
             return False
         with suppress(FileNotFoundError):
+            # The name may be another file's since it was opened here: the lock is on the inode.
             if os.path.samestat(os.stat(final), status):
                 os.rename(temporary, final)
                 sync_directory(final)

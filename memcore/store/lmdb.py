@@ -120,7 +120,7 @@ def _read_lock(lock: str) -> bytes:
 def _has_open(status: os.stat_result) -> bool:
     """Return True if a descriptor of this process refers to that file."""
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
+        with suppress(OSError):  # closed meanwhile
             if os.path.samestat(os.fstat(int(fd)), status):
                 return True
     return False
@@ -188,6 +188,7 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
     if read_only and not os.path.lexists(lock) and not _is_shared(path):
         return False
     try:
+        # Follows no link: root may create this file in a directory where others can write.
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     except OSError as error:
         # Otherwise LMDB decides which of these errors it can tolerate, and reports the others.
@@ -197,6 +198,7 @@ def reserve_lock(path: str, *, readers: int, mode: int, read_only: bool = False)
             if os.fstat(fd).st_size == 0:
                 os.posix_fallocate(fd, 0, readers * _READER_BYTES + _FIRST_READER)
         except OSError as error:
+            # Others mean that nothing can be preallocated: LMDB will size the file.
             if error.errno in FULL:
                 raise StoreFullError(
                     f"{path}: no space is left on the device for its lock file; free some"
@@ -253,6 +255,8 @@ def open_env(
                 create=False,
                 readonly=read_only,
                 lock=lock,
+                # In ``full`` the redo record stands in for the flush of the meta page; without
+                # ``sync`` LMDB flushes nothing anyway.
                 metasync=False,
                 sync=sync,
                 map_size=map_bytes,
@@ -437,6 +441,7 @@ def translate(error: BaseException, path: str) -> BaseException:
         return error
     if isinstance(error, lmdb.LockError):
         return StoreLockedError(_LOCK_TEXT.format(path=path, error=error))
+    # py-lmdb has no class of its own for this error.
     if "closed/deleted/dropped" in str(error):
         return ClosedError(f"{path}: the store or the transaction has ended")
     if _is_full(error):

@@ -127,6 +127,7 @@ def attach(
             sync_directory(path)  # the process that named it may have died before doing so
         newest_meta(fd, path)  # raises if this is not an LMDB file at all
         run = find_run(fd, path)
+        # Before the trees are looked at: after a power failure, pages of later commits may be torn.
         if run.relaxed:
             settle(fd, run, path, read_only=read_only)
         look: Callable[[bool], None] = partial(_inspect, fd, path)
@@ -152,6 +153,7 @@ def attach(
         access = file_access(raw, fd, run, durability=record.durability, read_only=read_only)
         raw = access.raw
         _same_file(path, os.stat(path), (key,))  # LMDB opened the path, not the descriptor
+        # Slots of killed readers would keep every page freed since from being used again.
         raw.reader_check()
         after: Format | None = None
         if access.redo is not None and not read_only:
@@ -252,6 +254,7 @@ def recover(
             continue
         try:
             found = redo.pending(newest_meta(fd, path))
+            # Looked at again under the lock: another opener replayed it, or its writer lives.
             if found is None or found[0] != raw.id():
                 return None
             if FORMAT_KEY in found[1]:
@@ -264,6 +267,7 @@ def recover(
                     raw.delete(key)
                 else:
                     raw.put(key, value)
+            # Without a record of its own: this one stays in its slot, to be replayed again.
             raw.commit()
         except MapFull:
             grow = 2 * env.info()["map_size"]

@@ -231,7 +231,7 @@ class PageScan:
         self.metas_lost = 2 - len(found)
         if self.run is not None and self.run.relaxed:
             log = SteadyLog(self.fd, self.run)
-            with suppress(CorruptStoreError, OSError):
+            with suppress(CorruptStoreError, OSError):  # then the meta pages decide
                 record = log.newest()
                 self._steady = None if record is None else meta_of(record.image)
                 if self._steady is not None and record is not None and record.boot != log.boot:
@@ -494,7 +494,7 @@ class PageScan:
 
     def _redo(self, meta: Meta | None) -> None:
         """Apply the redo record that follows the newest meta page, if any."""
-        if meta is None or self.run is None or self.run.relaxed:
+        if meta is None or self.run is None or self.run.relaxed:  # those are steady records
             return
         try:
             waiting = RedoLog(self.fd, self.run).pending(meta)

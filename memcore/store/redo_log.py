@@ -97,6 +97,7 @@ def find_run(fd: int, path: str) -> RedoArea:
         _, seed, slot_bytes, mode = _HEAD.unpack(head)
         whole = 1 + 2 * slot_bytes // PAGE_BYTES
         if (
+            # A caller's large value may look the same, further back; ``_record`` asks LMDB.
             number == page
             and flags == _OVERFLOW
             and pages == whole
@@ -190,6 +191,7 @@ class RedoLog:
         Raises:
             OSError: the device refused; a partial record is never replayed.
         """
+        # ``holds_ours`` must not take a record for ours that is no longer there.
         self._last = b""
         self._run.blank(self._fd)
         os.fdatasync(self._fd)
@@ -200,6 +202,7 @@ class RedoLog:
         Raises:
             OSError: that failed.
         """
+        # The header suffices: without it, nothing leads to the operations behind it.
         written = os.pwrite(self._fd, _BLANK, self._slots[txnid & 1])
         if written != len(_BLANK):
             raise OSError("short write into a redo slot")
@@ -220,10 +223,13 @@ class RedoLog:
         if len(header) < _HEADER_BYTES:
             return None
         found, base, body_bytes = _TITLE.unpack_from(header, _CHECK.size)
+        # Not damage: the slot holds the record of two transactions ago, or one bound to a meta page
+        # that is not this file's newest. The length is judged before anything of that size is read.
         if found != txnid or body_bytes > self.capacity or base != xxh3_64(meta.image):
             return None
         body = os.pread(self._fd, body_bytes, offset + _HEADER_BYTES)
         check = xxh3_64(header[_CHECK.size :] + body, self._seed)
+        # Torn: its flush had not ended, so nobody was told that the commit is stored.
         if check != _CHECK.unpack_from(header)[0]:
             return None
         ops = decode(body)

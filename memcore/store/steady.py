@@ -132,6 +132,7 @@ class SteadyLog:
         self._run = run
         self._seed = int.from_bytes(run.seed[:8], "little")
         self.boot = boot_id()
+        # The last field, a process id, has to be 0 for locks of an open file description.
         self._own = _FLOCK.pack(fcntl.F_WRLCK, 0, run.slots[0], 1, 0)
         self._free = _FLOCK.pack(fcntl.F_UNLCK, 0, run.slots[0], 1, 0)
 
@@ -142,6 +143,7 @@ class SteadyLog:
         the lock file.
         """
         try:  # an interrupt may come right after the call
+            # Not a POSIX lock: that goes when the process closes any descriptor of the file.
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, self._own)
             return fn()
         finally:
@@ -164,6 +166,7 @@ class SteadyLog:
             check = xxh3_64(raw[_CHECK.size :], self._seed)
             if magic == _MAGIC and check == _CHECK.unpack_from(raw)[0]:
                 found.append(Steady(slot, number, boot, image))
+        # Beside a blank slot, a damaged record is a torn first one: no commit precedes that.
         if not found and not blank:
             raise CorruptStoreError(
                 "both steady records are damaged: salvage the file, or restore a backup"
@@ -196,6 +199,7 @@ class SteadyLog:
                 txnid = to.txnid - ((to.txnid ^ page) & 1)
                 _, raw = meta_page(to.image[:TXNID_AT] + txnid.to_bytes(8, "little"))
                 os.pwrite(self._fd, raw, offset - PAGE_HEADER_BYTES)
+            # Before the record for this boot: with it, an opener takes the meta pages as they are.
             os.fdatasync(self._fd)
             self.write(to.image, to)
         else:
@@ -237,8 +241,10 @@ def settle(fd: int, run: RedoArea, path: str, *, read_only: bool) -> None:
                 raise
             # Release the lock while waiting: keeping it would block all other openers.
             fcntl.flock(fd, fcntl.LOCK_UN)
+            # A random time: openers in step with each other would never find the file free.
             time.sleep(_LOOK_SECONDS * os.urandom(1)[0] / 256)
             share(fd, path)
+            # Unlocked, it may have been replaced.
             require_same(fd, path)
 
 
@@ -338,8 +344,10 @@ class SteadySync(SteadyFields):
             MapMovedError: another process grew the map; follow it and call again.
             OutcomeUnknownError: the flush failed; the store is poisoned.
         """
+        # The mutex is not reentrant: a signal handler or destructor would wait for its own thread.
         if self._owner == get_ident():
             raise InternalError("a flush was asked for inside a flush on the same thread")
+        # The mutex first: all threads share the file description that owns the record lock.
         with self._mutex:
             try:
                 self._owner = get_ident()
@@ -363,6 +371,7 @@ class SteadySync(SteadyFields):
 
     def _make(self) -> None:
         self._timing = False  # a commit from here on requests the next point
+        # Read before the pin: what is counted later may not be in the snapshot.
         made = self._made
         last = self._log.newest()
         try:
@@ -372,9 +381,11 @@ class SteadySync(SteadyFields):
         try:
             txnid = pin.id()
             os.fdatasync(self._fd)  # the snapshot, and the previous record
+            # Otherwise the record is of this very snapshot, and only the pin was missing.
             if last is None or last.txnid != txnid or last.boot != self._log.boot:
                 self._log.write(image, last)
                 os.fdatasync(self._fd)
+            # Only now may pages of the previous point be used again: its record is superseded.
             pin, self._raw = self._raw, pin
             self._pinned = txnid
             self._covered = made
@@ -400,6 +411,7 @@ class SteadySync(SteadyFields):
 
     def forget(self) -> Any:
         """Detach from the parent's pin in a forked child; returns it, as it must not be closed."""
+        # Without the mutex: the thread that held it does not exist here.
         raw, self._raw = self._raw, None
         self._ended = True
         return raw
@@ -424,6 +436,7 @@ class SteadySync(SteadyFields):
     def _run(self) -> None:
         idle = 0.0
         while self._is_current:
+            # Polls, too: other processes do not wake it, nor does a commit that is interrupted.
             if self._wake.acquire(True, self.interval_seconds):
                 self._hurry.acquire(False)  # discard a stale hurry
                 if self.uncovered < self.commits_hurry and self._is_current:
@@ -475,6 +488,7 @@ class SteadySync(SteadyFields):
     def _may_rest(self) -> bool:
         """Return True if this thread may end. A later commit starts a new one or is seen here."""
         with self._mutex:
+            # Cleared before the look: a commit either finds no thread, or is seen by this one.
             me, self._thread = self._thread, None
             if self._timing:
                 self._thread = me
