@@ -118,7 +118,7 @@ class Recorder:
         self._txnid = 0
         self._file = env.key
         self._waiting = 0
-        self.clock: Callable[[], float] = time.monotonic
+        self.clock: Callable[[], float] = time.monotonic  # the time of day may be set back
         self._since = self.clock()
         self.tips: dict[Place, Tip] = {}
         """Last entry of each chain; valid until another process commits."""
@@ -149,6 +149,7 @@ class Recorder:
             for place, tip in tips.items():
                 if tip.marked and tip.number:
                     self.changed[place] = tip.number, tip.mac
+            # After an interrupt this runs again, and entries must not count twice.
             if self._txnid != txnid:
                 self._waiting += wrote
         self._txnid = txnid
@@ -219,6 +220,7 @@ class Recorder:
             self._anchorage.write(self.changed)
         except AuditError as error:
             self._failure = str(error)
+            # Else every commit would wait for a device that fails; only ``strict`` retries at once.
             self._waiting, self._since = 0, self.clock()
             _log.error("%s: the audit could not be anchored: %s", self._env.path, error)
             if self._strict:
@@ -260,6 +262,7 @@ def anchored(recorder: Recorder | None) -> Iterator[None]:
         except MemcoreError as error:
             failure = error
     yield
+    # Raised only afterwards: what closes the file runs in the ``with`` block.
     if failure is not None:
         raise failure
 
@@ -463,6 +466,7 @@ class Recording:
         body = pack_front(op, number, now, head) + said
         mac = self._recorder.chainer.seal(place, number, tip.mac, body)
         self._put(keys.numbered(tip.rows, number), body + mac)
+        # Whoever opens the file after a crash learns from the mark that an anchor is owed.
         if not tip.marked:
             key = keys.audit_mark(*place)
             self._txn.put(key, seal_value(key, b""))
@@ -518,6 +522,7 @@ class Recording:
 
     def end(self, place: Place) -> None:
         """Close a chain before its rows are deleted; the chain above records its last MAC."""
+        # First what was noted so far: nothing is written to a chain that is closed.
         self.settle()
         tip = self._tip(place)
         if not tip.number or tip.closed:

@@ -189,6 +189,7 @@ class Changes:
         except OSError:
             self._need_pinned()  # the file may have been closed, or replaced
             raise
+        # After the read: bytes that were read while the pin held are the snapshot's.
         self._need_pinned()
         if len(found) < size:
             raise DamageError(f"the file ends inside of page {offset // PAGE_BYTES}")
@@ -240,6 +241,7 @@ class ChangeFeed:
                 self._env.queue.call(self._env.follow_map, job=True)
 
     def _take(self, _: Any) -> Changes:
+        # Nothing was kept since the last time: that shipment failed.
         if self._taken is not None:
             self._taken.let_go()
             self._taken = None

@@ -276,6 +276,7 @@ class RowCipher:
             WrongKeyError
         """
         ring = self.ring
+        # Another process may have bound the keys since they were read.
         ring.refresh()
         found = owner_of(txn)
         if found and found == (ring.owner or found):
@@ -303,6 +304,7 @@ class RowCipher:
         The key file already holds that key durably. So if a data file records a newer key than its
         key file holds, the key file is an old copy.
         """
+        # Before the commit: if a power failure takes the key file back, nobody can decrypt it.
         if not self.ring.is_settled:
             self.ring.settle()
         if self._awaiting:
@@ -312,6 +314,7 @@ class RowCipher:
             return
         found = self.noted(txn)
         if found < last:
+            # ``_noted`` stays as it is: this transaction may be aborted, and the row with it.
             txn.put(_NEWEST, seal_value(_NEWEST, u64(last)))
         else:
             self._noted = last  # already committed, possibly by this process's last transaction
@@ -341,6 +344,7 @@ class RowCipher:
             KeyFileError: the key file cannot be written; the keys still exist.
         """
         gone = list(scopes)
+        # The file first: if it cannot be written, the keys exist, and their ciphers stay in use.
         shredded = self.ring.shred(gone)
         places = {scope.to_bytes(_SCOPE_BYTES, "big") for scope in gone}
         self._awaiting.difference_update(gone)

@@ -55,6 +55,7 @@ def build_detached(
     build_file(path, record._replace(durability="none"), sync=False)
     with _opened(path, vault, read_only=False) as store:
         yield store
+    # Format record and reserved run both state the mode; openers refuse a file where they differ.
     binding.amend(path, {FORMAT_KEY: record.pack()})
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -215,6 +216,7 @@ def _piece(
         for key in stale:
             value = txn.get(key)
             if value is not None and number_of(value) is None:  # it was decrypted
+                # As it was read: the transaction encrypts it with the scope's current key.
                 txn.put(key, value)
                 done += 1
         return _Walked(done, len(stale) - done), end
