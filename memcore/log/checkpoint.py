@@ -77,6 +77,7 @@ class CheckpointRow(NamedTuple):
 
     def put_in(self, head: Head) -> None:
         """Set a head to this position."""
+        # The next seq, view and block stay as they are: numbers are never assigned again.
         head.segments = list(self.segments)
         head.link_session, head.link_block, head.base_count = self.older
         head.count, head.chain = self.checkpoint.items, self.chain
@@ -129,7 +130,7 @@ def read_checkpoint(txn: ReadTxn, scope: int, session: int, number: int) -> Chec
         CorruptValueError: the row is damaged.
     """
     key = _key(scope, session, number)
-    value = txn.get(key) if number else None
+    value = txn.get(key) if number else None  # row 0 is no checkpoint
     if value is None:
         return None
     flags, body = open_value(key, value)
@@ -186,6 +187,7 @@ def last_number(txn: ReadTxn, scope: int, session: int) -> int:
 
 def drop_checkpoint(txn: Txn, scope: int, session: int, number: int) -> None:
     """Delete a checkpoint; its number is never reused."""
+    # After any other deletion, the newest row still tells the last number.
     if number == last_number(txn, scope, session):
         key = _key(scope, session, 0)
         txn.put(key, seal_value(key, number.to_bytes(8, "little")))
@@ -308,6 +310,7 @@ def _numbers(found: Any, count: int) -> list[int]:
 
 
 def _number(found: Any) -> int:
+    # By type, as True is an int, too; JSON of a damaged row may hold anything.
     if type(found) is not int or not 0 <= found < _END:
         raise ValueError
     return found

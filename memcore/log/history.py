@@ -342,6 +342,7 @@ class Masks:
         epoch, history = at
         place = (epoch, stored.owner, stored.view.number)
         if self._place != place:
+            # Under another epoch the same seq may be another item, so every mask is proven anew.
             same = self._place is not None and self._place[0] == epoch
             known = (self._place[1:], self._known) if self._place is not None and same else None
             places = history.owner_of, lambda seq: history.chain_at(txn, scope, seq)
@@ -360,6 +361,7 @@ class Masks:
         if not masks:
             return ledger
         last = self._seen
+        # By identity: ``under`` returns another dict for another view, the ledger grows in place.
         if last is not None and last[0] is ledger and last[1] == offset and last[2] is masks:
             return last[3]
         found = {}
@@ -436,6 +438,7 @@ class CachedSession(CacheFields):
         self.head_bytes = None
         self.head: Head | None = None
         self.older = []
+        # Not None, which stands for a head whose history is still to be built.
         self.positions: History | None = History([])
         self.tail: index.Tail | None = None
         self.view: tuple[tuple[int, int, int], StoredView | None] | None = None
@@ -470,6 +473,7 @@ class CachedSession(CacheFields):
             CounterUnavailableError: the session's counter cannot be loaded.
         """
         found = txn.get(self.head_key)
+        # Rows of an erased user are removed piece by piece, so the head may still be there.
         if found is None or txn.get(self.tombstone) is not None:
             self.forget()
             return False
@@ -480,11 +484,14 @@ class CachedSession(CacheFields):
             self.forget()
             return False
         known = self.head
+        # Fewer items in one epoch: the snapshot is older than the cache, as that of an outer read
+        # may be, which a nested read shares.
         if known is None or known.epoch != head.epoch or known.count > head.count:
             self.begin(txn, head)
         else:
             self.older = self.older_of(txn, head)
             self.positions = None
+        # Last: if anything above raises, the next catch-up must not take the head for known.
         self.head, self.head_bytes, self.tail = head, found, None
         return True
 
@@ -498,6 +505,7 @@ class CachedSession(CacheFields):
 
     def begin(self, txn: ReadTxn, head: Head) -> None:
         """Start over from a head that may not be committed yet, so it is not cached as known."""
+        # First: a counter that cannot be loaded must leave nothing of the head before.
         self.forget()
         self.policy: PairPolicy = get_policy(head.policy)
         self.counter: TokenCounter = self.resolve_counter(head.counter)
@@ -522,8 +530,10 @@ class CachedSession(CacheFields):
             found = self._open_end(txn, head)
         known = found.offset + len(found.ledger)
         if known != head.count:
+            # Not cached meanwhile: loading may fail with some of the records in the ledger.
             self.ledger = None
             self.load_into(txn, found.ledger, self.history, known, head.count)
+        # A result whose call is not in the loaded end may have it further up.
         if found.offset and found.ledger.unbound:
             found = TailLedger(0, self.load(txn), 0, 0)
         self.ledger = found
@@ -572,6 +582,7 @@ class CachedSession(CacheFields):
                 ledger = self.load(txn, start=offset + start)
             if start >= 0 and not ledger.unbound:
                 before = head.tokens - ledger.tokens, head.open_calls - ledger.open_count
+                # Below 0, the totals in the head cannot be right, and the whole history is counted.
                 if min(before) >= 0:
                     return TailLedger(offset + start, ledger, *before)
         return TailLedger(0, self.load(txn), 0, 0)
@@ -684,6 +695,7 @@ def read_rows(
         if seq != expected:
             for missing in range(expected, seq):
                 yield missing_row(scope, session, missing)
+        # Set before the row is opened: a damaged row must not be reported as missing, too.
         expected = seq + 1
         try:
             flags, body = open_value(key, value)

@@ -119,6 +119,8 @@ def find_request(
     _, body = open_value(key, value)
     with decoding(key, "receipt of a request"):
         expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack_from(body)
+    # Before the contents are compared: an expired or undone request leaves its key free. It expires
+    # by the clock of the store, which all writers share.
     if expires_ms <= now_ms or (is_live and draft.position_of(seq) is None):
         return None
     if content != request.content:

@@ -86,6 +86,7 @@ def opened(txn: ReadTxn, scope: int, row: StoredRow) -> Stored:
     try:
         encoded = blobs.read(txn, scope, blobs.BlobRef.unpack(encoded))
     except NotFoundError as exc:
+        # Damage, and no NotFoundError: the caller named nothing that could be missing.
         msg = f"the large content of item {seq} is missing: {exc}; run 'memcore check'"
         raise CorruptValueError(msg, key=b"") from exc
     return decode_item(seq, body, flags, 0, encoded), encoded
@@ -109,6 +110,7 @@ def again(txn: ReadTxn, scope: int, row: StoredRow, counter: TokenCounter, seed:
         facts,
         tokens_of(item, encoded, counter),
         body[: len(body) - len(split_body(body)[3])] if is_large else body,
+        # The new row's prefix hash is of its own checksum, not of the original's.
         flags & ~FLAG_REWRITTEN,
         int(item.created_at),
         counter.id,

@@ -127,6 +127,7 @@ def write_rewriting(txn: Txn, planned: Rewriting, *, seed: int) -> list[bytes] |
         The ``REMOVAL`` rows to continue with; None if the row is not the one it was planned for.
     """
     value = txn.get(planned.key)
+    # Planned on a snapshot: since then it may have been removed, or rewritten by others.
     if value is None or value[:10] != planned.before:
         return None
     flags, body = open_value(planned.key, value)
@@ -134,6 +135,7 @@ def write_rewriting(txn: Txn, planned: Rewriting, *, seed: int) -> list[bytes] |
     body_now, flags_now = planned.prefix + planned.encoded, planned.flags
     if len(planned.encoded) > ITEM_INLINE_BYTES_MAX:
         ref = blobs.write(txn, scope, planned.encoded, seed=seed)
+        # Before the old content is let go: if both are one blob, a count of 0 would remove it.
         blobs.acquire(txn, scope, ref)
         body_now, flags_now = planned.prefix + ref.pack(), flags_now | FLAG_BLOB
     txn.put(planned.key, seal_rewritten(planned.key, body_now, flags_now, planned.origin))

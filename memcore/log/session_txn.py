@@ -114,6 +114,7 @@ class SessionTxn(AppendingTxn):
     def _open(self, new_head: Head | None, base: TailLedger | None) -> None:
         """Begin from the stored head, or from one created by this transaction."""
         txn, log = self.txn, self.log
+        # Leaders take it inside their transaction: nobody who holds it may wait for the lead.
         with log.lock:
             if new_head is not None:
                 log.begin(txn, new_head)
@@ -180,6 +181,7 @@ class SessionTxn(AppendingTxn):
 
         They consume seqs, as if appended and undone. This writes, so ``restore`` cannot undo it.
         """
+        # Live items first: the prefix hash in the head has to cover them.
         self.flush()
         head = self.head
         chain, first = head.chain, head.next_seq
@@ -196,6 +198,7 @@ class SessionTxn(AppendingTxn):
 
     def _whole(self) -> TailLedger:
         """Return the ledger of the whole history that ``base`` is the end of."""
+        # ``full`` replaces the ledger that readers share; they hold this lock, too.
         with self.log.lock:
             committed = self.log.head
             if committed is not None and committed.epoch == self.head.epoch:
@@ -249,6 +252,7 @@ class SessionTxn(AppendingTxn):
         """Keep the first ``count`` live items; the rows stay, only the live history shrinks."""
         if count == self.head.count:
             return
+        # What is cut off keeps its seqs, and ``chain_at`` reads index rows: all must be written.
         self.flush()
         self.base = self.ledger_of(count)
         self.overlay = Ledger(base=self.base.ledger)
@@ -260,6 +264,7 @@ class SessionTxn(AppendingTxn):
         """Return a new ledger of the first ``count`` live items, or of their end."""
         if count < self.base.offset:
             self._rebase_on_whole()
+        # A copy: the cache shares the ledger, which must not lose items if this is rolled back.
         ledger = self.base.ledger.copy()
         for facts, tokens in self.overlay.appended():
             ledger.push(facts, tokens)
@@ -305,6 +310,7 @@ class SessionTxn(AppendingTxn):
             rebase_counts(self.txn, self.log.place, head, self.log.counter, old=old)
             self._begin_anew()
             head.chain = self.chain_at(self.last_seq)
+        # Also after a cut: the index may have been damaged since the checkpoint was made.
         if head.chain != saved.chain:
             raise saved.mismatch()
         head.view_session, head.view_number = saved.view
@@ -312,6 +318,8 @@ class SessionTxn(AppendingTxn):
 
     def _begin_anew(self) -> None:
         """Rebuild the ledger for a head with another history or policy."""
+        # ``begin`` leaves no head in the shared cache, so that a reader meanwhile starts over from
+        # the committed one; it must not adopt this draft, and is emptied after the commit.
         self.is_rebased = True
         with self.log.lock:
             self.log.begin(self.txn, self.head)
@@ -413,6 +421,7 @@ class CachedSessions:
         """Drop everything cached for a scope's sessions."""
         with self._lock:
             refs = list(self._logs.valuerefs())  # a destructor may add one to the logs themselves
+        # Outside the lock: a read holds its log's lock for as long as it takes.
         found = [log for ref in refs if (log := ref()) is not None and log.scope == scope]
         for log in found:
             log.forget_all()
@@ -420,6 +429,7 @@ class CachedSessions:
     def start_over(self) -> None:
         """Reset locks in a forked child, which has no other thread that could release them."""
         self._lock = RLock()
+        # What a thread was changing at the fork may be half done: it is read again.
         for log in list(self._logs.values()):
             log.lock = RLock()
             log.forget()
@@ -455,7 +465,9 @@ class SessionTxns(DraftFields):
         """Close the draft of a deleted or stale session; later closures reopen the session."""
         place = draft.log.place
         del txn.local[place]
+        # Of several drafts closed in turn only the first has the shared log; the others' are twins.
         shared: CachedSession = txn.local.setdefault((CLOSED, place), draft.log)
+        # Its callback may be queued already: the cache must be emptied then, not adopt it.
         draft.drop()
         txn.on_commit(shared.forget_all)
 
@@ -474,6 +486,7 @@ class SessionTxns(DraftFields):
         if draft is not None:
             self.close(txn, draft)
             return
+        # Marked, so that a draft opened later in this transaction gets a log of its own.
         shared: CachedSession = txn.local.setdefault((CLOSED, log.place), log)
         txn.on_commit(shared.forget_all)
 
