@@ -161,6 +161,7 @@ class PreparedFields:
     payload: bytes | None
     staged: Any
     held: bytes | None
+    content: bytes | None
     was: int
     def __init__(
         self,

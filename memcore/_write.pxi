@@ -377,6 +377,7 @@ cdef class PreparedFields:
     cdef public object payload      # the encoded item if it is too large for its row
     cdef public object staged       # the reference of the staged blob, once there is one
     cdef public object held         # goes to quarantine in its place: flags u8, JSON
+    cdef public bytes content       # stands for the JSON in an idempotent request, or None
     cdef public int64_t was         # the seq of the stored item being rewritten, or 0
 
     def __init__(self, message, bytes facts not None, int64_t tokens, bytes body not None,

@@ -75,7 +75,11 @@ def content_of_items(items: Sequence[Prepared]) -> list[bytes]:
     content: list[bytes] = []
     for item in items:
         kind, _, envelope, rest = split_body(item.body)
-        content += (bytes((kind,)), envelope, rest if item.payload is None else item.payload)
+        if item.content is not None:
+            rest = item.content
+        elif item.payload is not None:
+            rest = item.payload
+        content += (bytes((kind,)), envelope, rest)
     return content
 
 
@@ -121,7 +125,8 @@ def find_request(
         expires_ms, content, seq, revision, tokens, open_calls, count = _BODY.unpack_from(body)
     # Before the contents are compared: an expired or undone request leaves its key free. It expires
     # by the clock of the store, which all writers share.
-    if expires_ms <= now_ms or (is_live and draft.position_of(seq) is None):
+    # Seq 0: the request left the history empty, and there is no item to be live.
+    if expires_ms <= now_ms or (is_live and seq and draft.position_of(seq) is None):
         return None
     if content != request.content:
         msg = (

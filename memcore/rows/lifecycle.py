@@ -674,7 +674,7 @@ def read_held(txn: ReadTxn, scope: int, session: int, seq: int) -> Held | None:
 
 
 def packed_held(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes | None:
-    """Return a quarantined original as ``put_held`` takes it; None without one, or a damaged one."""
+    """Return a quarantined original as ``put_held`` takes it; None if it is missing or damaged."""
     key = _held_key(scope, session, seq)
     value = txn.get(key)
     if value is None or not is_proven(key, value):

@@ -239,6 +239,9 @@ def split_large(ref: SessionRef, prepared: list[Prepared]) -> list[Prepared]:
         # The quarantine row stands under the seq of the item, not of the event; its original has to
         # fit the tokens that budgets are cut by.
         found[-1].held = item.held
+        if callable(guard.oversize):
+            # A model's summary differs each time: a retry is known by what was summarized.
+            found[-1].content = texts["key"].encode()
         if item.held is not None:
             found[-1].tokens = max(found[-1].tokens, item.tokens)
     return found

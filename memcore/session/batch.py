@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
+from memcore.codec.values import encode_json
 from memcore.errors import ClosedError, InvalidUpdateError, RevisionConflict
 from memcore.log import Prepared, SessionTxn, find_request, record_request, request_of
 from memcore.log.idempotency import IdempotentRequest, content_of_items
@@ -166,7 +167,8 @@ class ChangeBatch:
         """
         self.need_open()
         save = saving(self._ref, name, meta)
-        self._say("checkpoint", name)
+        # Without meta as it always was, so that a retry after an upgrade is known.
+        self._say("checkpoint", name, *([] if meta is None else [encode_json(dict(meta))[0]]))
         made, changed = self._checkpoints, self._changed
 
         def step(draft: SessionTxn) -> bool:
@@ -429,6 +431,9 @@ class CommitBatch(Change[Receipt]):
         # In the transaction that creates it, so that of two who begin a session one is refused.
         if self.begins:
             session = self.ref.draft(txn, create=False)
+            first = None if session is None else self._first(session)
+            if first is not None:  # a retry of the batch that began it
+                return first
             if session is not None:
                 msg = f"session {self.ref.name!r} exists already: it cannot begin once more"
                 raise RevisionConflict(msg, expected=0, current=session.head.revision)
@@ -439,13 +444,10 @@ class CommitBatch(Change[Receipt]):
         for found in self.results:  # an earlier run of this change may have filled them
             found.clear()
         self.changed.clear()
-        if self.request is not None:
-            now_ms, appends = self.ref.engine.now_ms(), bool(self.items)
-            # Before the revision is compared, as a retry names the former one. A batch that appends
-            # counts as done only while its items are live; the receipt of any other names no item.
-            first = find_request(session, self.request, now_ms=now_ms, is_live=appends)
-            if first is not None:
-                return Unchanged(first)
+        # Before the revision is compared, as a retry names the former one.
+        first = self._first(session)
+        if first is not None:
+            return Unchanged(first)
         session.expect(self.expected_revision)
         for step in self.steps:
             self.changed.append(step(session))
@@ -453,6 +455,15 @@ class CommitBatch(Change[Receipt]):
         self.revised = any(self.changed)
         is_idle = not (self.revised or self.has_states or self.results[1])
         return Unchanged(session.receipt(0)) if is_idle else None
+
+    def _first(self, session: SessionTxn) -> Receipt | None:
+        """Return the receipt of the request, if it was carried out before."""
+        if self.request is None:
+            return None
+        # A batch that appends counts as done only while its items are live; the receipt of any
+        # other names no item.
+        now_ms, appends = self.ref.engine.now_ms(), bool(self.items)
+        return find_request(session, self.request, now_ms=now_ms, is_live=appends)
 
     def done(self, session: SessionTxn, result: Any) -> Receipt:
         """Make the receipt and record it under the request's key."""

@@ -1039,7 +1039,8 @@ class Compactor:
         self._after: After | None = checked_callable("after", after)
         self._patience = Patience()
         # Not reentrant: a summarizer that calls ``run`` gets None, not a compaction within its own.
-        self._running = threading.Lock()
+        # Knows who holds it: between taking it and whatever follows, an interrupt may come.
+        self._running = threading.RLock()
         self._runner = 0
         """Id of the thread in ``run``; 0 if there is none."""
         self._appended = False
@@ -1057,14 +1058,19 @@ class Compactor:
             PlanStaleError: others kept changing the session while it was being summarized.
             ReadOnlyError, ClosedError, StorageError
         """
-        if not self._running.acquire(blocking=False):
+        if self._is_mine():
             return None
         try:
-            return self._looked()
+            return self._looked() if self._running.acquire(blocking=False) else None
         finally:
-            self._running.release()
-            # Appends that found the lock taken left their look to this run.
-            self._look_again()
+            if self._is_mine():
+                self._running.release()
+                # Appends that found the lock taken left their look to this run.
+                self._look_again()
+
+    def _is_mine(self) -> bool:
+        """Return True if this thread is in a run."""
+        return self._running._is_owned()  # type: ignore[attr-defined, no-any-return]  # noqa: SLF001 - as Condition checks
 
     def after_append(self) -> None:
         """Compact if a stage is due, on behalf of a committed append; never raises.
@@ -1080,8 +1086,10 @@ class Compactor:
 
     def _look_again(self) -> None:
         """Compact what appends made due, unless a run is in progress; it checks again when done."""
-        while self._appended and self._running.acquire(blocking=False):
+        while self._appended and not self._is_mine():
             try:
+                if not self._running.acquire(blocking=False):
+                    return
                 # Cleared before the look: an append during it asks for another one.
                 self._appended = False
                 self._looked()
@@ -1089,7 +1097,8 @@ class Compactor:
                 # Log only the type: the error's text may hold content.
                 _log.error("session %r was not compacted: %s", self.session.id, type(exc).__name__)
             finally:
-                self._running.release()
+                if self._is_mine():
+                    self._running.release()
 
     def _looked(self) -> CompactionResult | None:
         self._runner = threading.get_ident()

@@ -703,7 +703,10 @@ def shown_items(ref: SessionRef, found: Iterable[Item], redact: Redact) -> Itera
 def _shown(redacts: Redacts, item: Item) -> Item:
     message = redacts.value(item.message)[0]
     meta = item.meta if item.meta is None else redacts.value(item.meta)[0]
-    return item._replace(message=message, meta=meta)
+    envelope = item.envelope
+    if envelope is not None and envelope.status is not None:  # the only field of any text
+        envelope = replace(envelope, status=redacts.value(envelope.status)[0])
+    return item._replace(message=message, meta=meta, envelope=envelope)
 
 
 def shown_context(ref: SessionRef, found: Context, redact: Redact) -> Context:

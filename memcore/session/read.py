@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -74,6 +75,8 @@ _HEAD: Final = bytes((VALUE_FORMAT, 0))
 _RUN_ITEMS: Final = 512
 _NOTEBOOK_ITEMS: Final = 20
 _SEQ_BYTES: Final = 8
+_NUMBER_DIGITS_MAX: Final = 9
+"""Digits of the number of an offloaded text; no item has as many texts."""
 
 
 CALL_CLASSES: Final = (*range(10), 0x40, 0x46)
@@ -824,10 +827,11 @@ def read_offloaded(ref: SessionRef, reference: str) -> str:
         msg = f"reference: expected '{session.REFERENCE}KEY:NUMBER', got {reference!r:.80}"
         raise InvalidOptionError(msg)
     rows: list[Found] = read_log(ref, _offloaded_at, [], key.encode())
+    at = int(number) if len(number) <= _NUMBER_DIGITS_MAX else sys.maxsize
     for item in decoded(rows):
         texts = item.message["payload"]["texts"]
-        if int(number[:9]) < len(texts):
-            return str(texts[int(number)])
+        if at < len(texts):
+            return str(texts[at])
     msg = f"no live item of the session holds {reference!r:.80}"
     raise NotFoundError(msg)
 

@@ -25,6 +25,7 @@ from memcore.errors import (
     InternalError,
     InvalidOptionError,
     NotFoundError,
+    OrphanResultError,
     ReadOnlyError,
     StorageError,
 )
@@ -810,9 +811,13 @@ class Ladder:
             value, error = yield attempt, rung.step
             causes = self._judge(attempt, error)
             if not causes:
-                receipt = self._finish(attempt)
-                status = "degraded" if rung.level else "ok"
-                return LadderOutcome(status, request_id, value, number, rung.level, receipt)
+                try:
+                    receipt = self._finish(attempt)
+                except OrphanResultError as exc:  # the step's own fault, found when it is stored
+                    causes, error = (Cause("failed", _said(exc)),), exc
+                else:
+                    status = "degraded" if rung.level else "ok"
+                    return LadderOutcome(status, request_id, value, number, rung.level, receipt)
             failures.append((causes, error))
             self._note(attempt, causes, error)
         return self._escalate(request_id, failures, rungs[-1].level)

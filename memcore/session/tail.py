@@ -275,7 +275,7 @@ class ReplaceTail(Change[tuple[bool, list[bytes]]]):
     The result is ``(True if replaced, rest to be removed)``, the latter for ``resume_removals``.
     """
 
-    __slots__ = ("expired", "items", "renewed", "seqs", "tail")
+    __slots__ = ("expired", "items", "renewed", "seen", "tail")
     creates = False
 
     def __init__(
@@ -288,20 +288,22 @@ class ReplaceTail(Change[tuple[bool, list[bytes]]]):
         expired: Callable[[Message], bool] | None = None,
         renewed: Renewed | None = None,
     ) -> None:
-        seqs = [row[0] for row in tail.rows[start:] if type(row) is tuple]
-        self.seqs = seqs if len(seqs) == len(tail.rows) - start else []  # damaged rows have no seq
+        seen = [row[:3] for row in tail.rows[start:] if type(row) is tuple]
+        self.seen = seen if len(seen) == len(tail.rows) - start else []  # damaged rows have no seq
         self.tail, self.items, self.expired, self.renewed = tail, items, expired, renewed
         super().__init__(ref)
 
     def run(self, session: SessionTxn) -> tuple[bool, list[bytes]] | Unchanged:
         """Replace the rows in the history, or in a session that replaces this one."""
-        seqs, last = self.seqs, len(self.seqs)
+        seen, last = self.seen, len(self.seen)
         # A session that was created again under the name may have the same seqs.
-        if session.log.place != self.tail.place or not seqs:
+        if session.log.place != self.tail.place or not seen:
             return Unchanged((False, []))
         # Seqs are never reused: the same ones at the end are the same items, whatever was appended
-        # and undone in between.
-        if session.count < last or _last_seqs(session, last) != seqs:
+        # and undone in between. Their content may have been redacted or released since, though,
+        # and the caller's copies would bring the former one back.
+        found = session.last_found(last) if session.count >= last else []
+        if [row[1:] for row in found if type(row) is tuple] != seen:
             return Unchanged((False, []))
         gone = 0
         if self.expired is not None and not is_held(session.txn, *session.log.place):
@@ -505,12 +507,6 @@ def _history(draft: SessionTxn, count: int) -> History:
     if count <= head.count - head.base_count:
         return History(head.segments)
     return History(head.all_segments(draft.txn, draft.log.scope))
-
-
-def _last_seqs(draft: SessionTxn, count: int) -> list[int]:
-    history = _history(draft, count)
-    runs = history.spans(history.count - count, history.count)
-    return [seq for _, _, lo, hi in runs for seq in range(lo, hi + 1)]
 
 
 def _leading(draft: SessionTxn, behind: int, expired: Callable[[Message], bool]) -> int:
