@@ -606,9 +606,13 @@ def compact_file(
         StoreLockedError: another process has the file open.
         StoreFullError: no space is left for the copy; nothing was changed.
         CorruptStoreError: the copy has findings; nothing was changed.
+        OutcomeUnknownError: a flush has failed since the file was opened.
         StorageError: the swap is done, but the directory cannot be flushed: the handle refuses
             writes until it is reopened.
     """
+    # After a failed flush the page cache, which would be copied, may not be what is on the device;
+    # and the new file's environment would know nothing of it.
+    env.leader.need_sound()
     env.hold(lambda _: None)  # the child of a fork reopens here
     lock = env.fd  # owned here once detached: its flock outlives the environment's use of it
     try:

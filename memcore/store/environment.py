@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from threading import RLock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 from weakref import ref
 
@@ -77,9 +78,11 @@ class ForkHandler:
         self._thread = get_ident()
         # The lead first: then nobody commits, remaps or shuts the barrier while this thread does.
         self._claimed = env.queue.claim(patience_seconds)
+        if self._claimed is None:
+            return  # the barrier is the leader's: shut here, it would be opened under its hands
         # ``shut`` passes over a read of this thread, whose slot the child would clear as well.
         ended = env.barrier.shut(patience_seconds) and get_ident() not in env.barrier.live
-        if env.raw is not None and self._claimed is not None and ended:
+        if env.raw is not None and ended:
             env.unpin()
             binding.set_map(env.raw, env.raw.info()["map_size"])  # ends the spare transaction
             self._quiet = True
@@ -90,7 +93,8 @@ class ForkHandler:
         if self._thread != get_ident():
             return
         self._quiet = False
-        self._env.barrier.open()
+        if self._claimed is not None:
+            self._env.barrier.open()
         claimed, self._claimed = self._claimed, None
         if claimed is not None:
             self._env.queue.release(claimed)
@@ -204,16 +208,17 @@ class ReaderBarrier:
 
         Threads may still appear in ``live`` afterwards: they check the barrier and wait.
         """
-        waited = 0.0
+        # By the clock: each reader that waits rings, so a round may take no time at all.
+        deadline = None if patience_seconds is None else monotonic() + patience_seconds
         self._shut_by = get_ident()  # set before ``is_shut``: readers of that flag read this next
         self.is_shut = True
         while self._is_read_elsewhere():
-            if patience_seconds is not None and waited >= patience_seconds:
+            if deadline is not None and monotonic() >= deadline:
                 return False
             bell = self._bell()
             # Checked again, as in ``enter``: the last read may have ended before.
-            if self._is_read_elsewhere() and not bell.acquire(True, _LOOK_SECONDS):
-                waited += _LOOK_SECONDS
+            if self._is_read_elsewhere():
+                bell.acquire(True, _LOOK_SECONDS)
         return True
 
     def _is_read_elsewhere(self) -> bool:
@@ -329,7 +334,8 @@ class Environment(EnvironmentFields):
     def count_handles(self) -> int:
         """Count the live handles, dropping those whose close was interrupted."""
         for number, handle in list(self.handles.items()):
-            if handle() is None:
+            # Another object may have got the dead one's address, and with it the number.
+            if handle() is None and self.handles.get(number) is handle:
                 self.handles.pop(number, None)
         return len(self.handles)
 
@@ -545,7 +551,22 @@ class Environment(EnvironmentFields):
                 )
 
     def hold(self, fn: Callable[[binding.RawEnv], T]) -> T:
-        """Run ``fn`` on LMDB's environment, for calls that must not overlap a remap or a close."""
+        """Run ``fn`` on LMDB's environment, for calls that must not overlap a remap or a close.
+
+        It runs again if it could not begin because another process had grown the file.
+        """
+        while True:
+            try:
+                return self._hold(fn)
+            except MapResized as error:
+                if get_ident() in self.barrier.live:
+                    binding.raise_from(error, self.path)
+            if self.queue.led_here:
+                self.follow_map()
+            else:
+                self.read(lambda _: None)  # follows the growth, as leader
+
+    def _hold(self, fn: Callable[[binding.RawEnv], T]) -> T:
         barrier = self.barrier
         live = barrier.live
         me = get_ident()
@@ -556,6 +577,8 @@ class Environment(EnvironmentFields):
             if self.raw is None:
                 self.begin().abort()  # the child of a fork reopens here; a closed store raises
             return fn(self.mapped())
+        except MapResized:
+            raise
         except (RawError, OSError) as error:
             binding.raise_from(error, self.path)
         finally:
@@ -690,11 +713,15 @@ class Environment(EnvironmentFields):
 
     def holders(self) -> list[PinHolder]:
         """Return those who keep readers that ``pin`` returned."""
-        found = [(number, holder()) for number, holder in list(self.pinned.items())]
-        for number, holder in found:
-            if holder is None:
+        found: list[PinHolder] = []
+        for number, holder in list(self.pinned.items()):
+            its = holder()
+            if its is not None:
+                found.append(its)
+            # Another object may have got the dead one's address, and with it the number.
+            elif self.pinned.get(number) is holder:
                 self.pinned.pop(number, None)
-        return [holder for _, holder in found if holder is not None]
+        return found
 
     def free_pins(self) -> bool:
         """Let pages be used again that a holder keeps; False if nobody does. Needs the lead."""

@@ -109,7 +109,7 @@ class _OpenLock:
 environments: WeakSet[Environment] = WeakSet()
 opening = _OpenLock()
 _fork: list[tuple[int, bool]] = []
-"""Non-empty during a fork; the entry records whether ``opening`` was acquired."""
+"""Threads that fork, and whether each had ``opening`` locked before."""
 
 
 def _known() -> list[Environment]:
@@ -182,7 +182,11 @@ def _close_for_nobody(env: Environment) -> None:
 def _before_fork() -> None:
     # The child must not inherit an environment that is half opened or half closed. The timeout is
     # for a holder of the lock that waits for a transaction of this very thread.
-    _fork.append((get_ident(), opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS)))
+    mine = opening.lock._is_owned()  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition checks
+    _fork.append((get_ident(), mine))
+    if not mine:
+        # Noted before: of an interrupt right behind it nobody would know that it was acquired.
+        opening.lock.acquire(timeout=_FORK_PATIENCE_SECONDS)
     for env in _known():
         env.fork.quiesce(_FORK_PATIENCE_SECONDS)
 
@@ -191,12 +195,12 @@ def _after_fork_in_parent() -> None:
     for env in _known():
         env.fork.resume()
     me = get_ident()
-    for place, (thread, locked) in enumerate(_fork):
+    for place, (thread, mine) in enumerate(_fork):
         # Another thread may be waiting to fork: its entry, and its lock, are not ours to give back.
         if thread == me:
             # Removed before the release: the second hook must not release the lock again.
             del _fork[place]
-            if locked:
+            if not mine and opening.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
                 opening.lock.release()
             break
 
@@ -498,12 +502,20 @@ def open_store(
             file = os.path.realpath(name)
             if not os.path.lexists(file) or (create and not read_only and _is_empty(file)):
                 _create(file, durability, access, allowed=create and not read_only)
-            return _proven(
-                _open_file(
-                    partial(_shared, file, read_only, map_bytes, steady_interval_ms, verify),
-                    lambda env: _handle(env, read_only, durability, access, blind),
-                )
+            fresh: list[Environment] = []
+            made = _open_file(
+                partial(
+                    _shared,
+                    file,
+                    read_only,
+                    map_bytes,
+                    steady_interval_ms,
+                    verify=verify,
+                    fresh=fresh,
+                ),
+                lambda env: _handle(env, read_only, durability, access, blind),
             )
+            return _proven(_verified(made) if verify and not fresh else made)
         except StorageError as error:
             # LMDB's binding tracks files by inode, and forgets one only once it is fully closed.
             if not tries_left or not already_open(error.__cause__):
@@ -612,10 +624,33 @@ def _check_options(name: str, durability: str | None, map_bytes: int) -> None:
         raise InvalidOptionError(f"map_bytes is not within {MAP_BYTES_MIN}..{MAP_BYTES_MAX}")
 
 
+def _verified(store: LmdbStore) -> LmdbStore:
+    """Verify the pages of an environment that was open already; closes the handle if they are bad.
+
+    Without ``opening`` locked: this waits for the lead, whose holder may be opening a store.
+    """
+    try:
+        env = store.environment()
+        env.refuse(env.check(env.judge))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
 def _shared(
-    name: str, read_only: bool, map_bytes: int, interval_ms: int, verify: bool
+    name: str,
+    read_only: bool,
+    map_bytes: int,
+    interval_ms: int,
+    *,
+    verify: bool,
+    fresh: list[Environment],
 ) -> Environment:
-    """Return this process's environment of the file, which may be closing, or a new one."""
+    """Return this process's environment of the file, which may be closing, or a new one.
+
+    A new one is verified, if asked for, and added to ``fresh``.
+    """
     with suppress(OSError):  # ``attach`` reports it
         status = os.stat(name)
         for env in _known():
@@ -627,12 +662,11 @@ def _shared(
                 if not read_only:
                     # It waits for the lead with ``opening`` locked: no leader may open a store.
                     env.need_writable()
-                if verify:
-                    env.refuse(env.check(env.judge))
                 return env
     env = Environment(name, map_bytes=map_bytes, interval_seconds=interval_ms / 1000)
     try:
         env.attach(read_only=read_only, verify=verify)
+        fresh.append(env)
         environments.add(env)
     except BaseException:
         # There is nothing to flush but a replay, whose record stays in its slot.
