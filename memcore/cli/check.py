@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import memcore
-from memcore.cli.options import ExitCode, json_option, reading, store_option, verb
+from memcore.cli.options import ExitCode, graphs_of, json_option, reading, store_option, verb
 from memcore.cli.output import emit_json, escape, progress
 from memcore.maintenance.check import RepairPlan, plan_repairs
 
@@ -51,8 +51,8 @@ def _findings(store: str) -> tuple[list[str], list[str], int, int]:
         with progress("checking") as report:
             findings = db.check(progress=report)
         entries = list(db.sessions())
-        scopes = [] if findings else [db.scope(app=app, user=user) for app, user in db.scopes()]
-        hygiene = [what for scope in scopes for what in scope.graph.leftovers()]
+        graphs = () if findings else graphs_of(db)
+        hygiene = [what for _, _, graph in graphs for what in graph.leftovers()]
     return findings, hygiene, len(entries), sum(entry.items for entry in entries)
 
 

@@ -16,13 +16,14 @@ from memcore import errors
 from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
 from memcore.options import checked_path
+from memcore.rows import names
 from memcore.store.interface import SERVER_SCHEMES, need_known_address
 from memcore.store.store import is_own_file
 
 if TYPE_CHECKING:
     from click.decorators import FC
 
-    from memcore.graph import ThreadEntry
+    from memcore.graph import GraphStore, ThreadEntry
 
 if "help" not in click.Argument.__init__.__code__.co_varnames:
     raise ImportError("click 8.5 or later is needed", name="click")
@@ -41,6 +42,7 @@ __all__ = [
     "file_option",
     "find_position",
     "find_session",
+    "graphs_of",
     "is_judged",
     "json_option",
     "key_options",
@@ -416,10 +418,22 @@ def threads_of(
     db: memcore.Database, user: str | None, app: str | None
 ) -> Iterator[tuple[str, str, ThreadEntry]]:
     """Yield application, user and entry of the threads of graphs, of all or of those named."""
-    for its_app, its_user in db.scopes():
-        if user in (None, its_user) and app in (None, its_app):
-            for entry in db.scope(app=its_app, user=its_user).graph.threads():
-                yield its_app, its_user, entry
+    for its_app, its_user, graph in graphs_of(db, user, app):
+        for entry in graph.threads():
+            yield its_app, its_user, entry
+
+
+def graphs_of(
+    db: memcore.Database, user: str | None = None, app: str | None = None
+) -> Iterator[tuple[str, str, GraphStore]]:
+    """Yield application, user and graphs of those who may have some, of all or of those named.
+
+    Most files have none, and then nothing is loaded that reads graphs.
+    """
+    if db.engine.store.read(names.scopes_with_threads):
+        for its_app, its_user in db.scopes():
+            if user in (None, its_user) and app in (None, its_app):
+                yield its_app, its_user, db.scope(app=its_app, user=its_user).graph
 
 
 def find_position(

@@ -12,6 +12,7 @@ from memcore.cli.options import (
     app_option,
     dry_run_option,
     find_session,
+    graphs_of,
     json_option,
     need_choice,
     reading,
@@ -96,12 +97,7 @@ def recover_session(
 def _recovered_thread(
     db: memcore.Database, name: str, *, user: str | None, app: str | None, dry_run: bool
 ) -> list[RecoveredNamespace]:
-    chosen = [
-        db.scope(app=its_app, user=its_user).graph
-        for its_app, its_user in db.scopes()
-        if user in (None, its_user) and app in (None, its_app)
-    ]
-    there = [graph for graph in chosen if name in graph]
+    there = [graph for _, _, graph in graphs_of(db, user, app) if name in graph]
     if len(there) != 1:
         what = "several users have a" if there else "there is no"
         msg = f"{what} thread {name!r:.60} in {db.path}; say --user and --app, see 'memcore prune'"

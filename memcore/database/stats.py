@@ -67,7 +67,9 @@ def _calibrated(txn: ReadTxn) -> int:
 
 def _memories(txn: ReadTxn) -> int:
     """Count the long-term memories, without forgotten ones."""
-    counts = [memory.count_entries(txn, scope) for scope in memory.scopes_with_memory(txn)]
+    counts = [
+        memory.count_entries(txn, scope) for scope in names.scopes_with_rows(txn, Kind.MEMORY)
+    ]
     return sum(count for each in counts for status, count in each.items() if status != "forgotten")
 
 

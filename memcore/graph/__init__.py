@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = face(
             "limits_rule remove_piece run_rule"
         ),
         "read": "Delta StoredCheckpoint ThreadEntry",
-        "rows": "Thread scopes_with_threads thread_of",
+        "rows": "Thread thread_of",
         "store": "GraphStore",
         "write": "NewCheckpoint NewWrites admitting",
     },

@@ -25,7 +25,6 @@ from memcore.graph.read import Delta as Delta
 from memcore.graph.read import StoredCheckpoint as StoredCheckpoint
 from memcore.graph.read import ThreadEntry as ThreadEntry
 from memcore.graph.rows import Thread as Thread
-from memcore.graph.rows import scopes_with_threads as scopes_with_threads
 from memcore.graph.rows import thread_of as thread_of
 from memcore.graph.store import GraphStore as GraphStore
 from memcore.graph.write import NewCheckpoint as NewCheckpoint
@@ -63,6 +62,5 @@ __all__ = [
     "limits_rule",
     "remove_piece",
     "run_rule",
-    "scopes_with_threads",
     "thread_of",
 ]

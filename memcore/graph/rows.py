@@ -800,18 +800,6 @@ def unpack_namespace(key: bytes, value: bytes) -> tuple[int, str]:
         return _NUMBER.unpack_from(body)[0], body[_NUMBER.size :].decode("utf-8", "surrogatepass")
 
 
-def scopes_with_threads(txn: ReadTxn) -> list[int]:
-    """Numbers of the scopes that have rows of threads or chunks."""
-    found = set()
-    for kind in (Kind.THREAD, Kind.CHUNK):
-        start, stop = bytes((kind,)), bytes((kind + 1,))
-        while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
-            scope = keys.split_scoped(row[0])[0]
-            found.add(scope)
-            start = keys.after(keys.scoped(kind, scope))
-    return sorted(found)
-
-
 def scope_threads(txn: ReadTxn, scope: int) -> Iterator[int]:
     """Yield the numbers of all threads that have rows, including hidden ones.
 

@@ -676,7 +676,7 @@ class _Salvage:
     def _mend_memory(self, engine: Engine) -> None:
         """Rebuild the indexes of long-term memories, and drop those whose items are lost."""
         store = engine.store
-        for scope in store.read(memory.scopes_with_memory):
+        for scope in store.read(lambda txn: names.scopes_with_rows(txn, Kind.MEMORY)):
             lost = store.transact(
                 lambda txn, scope=scope: memory.mend(  # type: ignore[misc]
                     memory.Book(txn, scope, engine.seed), engine.now_ms()

@@ -23,7 +23,7 @@ __all__, __getattr__, __dir__ = face(
         ),
         "rows": (
             "INDEXES Book MemoryVersion count_entries entry_at entry_numbers entry_of_version "
-            "expires_ms_of exported is_earlier_version is_memory_row scopes_with_memory "
+            "expires_ms_of exported is_earlier_version is_memory_row "
             "stored_document version_in"
         ),
         "rules": "RuleExtractor",

@@ -55,7 +55,6 @@ from memcore.memory.rows import expires_ms_of as expires_ms_of
 from memcore.memory.rows import exported as exported
 from memcore.memory.rows import is_earlier_version as is_earlier_version
 from memcore.memory.rows import is_memory_row as is_memory_row
-from memcore.memory.rows import scopes_with_memory as scopes_with_memory
 from memcore.memory.rows import stored_document as stored_document
 from memcore.memory.rows import version_in as version_in
 from memcore.memory.rules import RuleExtractor as RuleExtractor
@@ -171,7 +170,6 @@ __all__ = [
     "redact_outcomes",
     "revise_noted",
     "root_of",
-    "scopes_with_memory",
     "stored_document",
     "take_note",
     "texts_in",

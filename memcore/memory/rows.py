@@ -83,7 +83,6 @@ __all__ = [
     "read_head",
     "rows_with",
     "scenario_digest",
-    "scopes_with_memory",
     "slot_rows",
     "sound_entries",
     "sound_entry",
@@ -1104,16 +1103,6 @@ def is_memory_row(key: bytes, value: bytes) -> bool:
         return is_coverage_row(key, value)
     known = row in (MemoryRow.OUTCOME, MemoryRow.PLAYBOOK, MemoryRow.GRANT)
     return known and isinstance(decode_json(body, value[1]), dict)
-
-
-def scopes_with_memory(txn: ReadTxn) -> list[int]:
-    """Return the scopes that have rows of memory."""
-    found: list[int] = []
-    start, stop = bytes((Kind.MEMORY,)), bytes((Kind.MEMORY + 1,))
-    while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
-        found.append(keys.split_scoped(row[0])[0])
-        start = keys.after(keys.scoped(Kind.MEMORY, found[-1]))
-    return found
 
 
 def count_entries(txn: ReadTxn, scope: int) -> dict[str, int]:

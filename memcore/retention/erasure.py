@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from memcore import audit, memory, retention, store
@@ -96,9 +95,6 @@ __all__ = [
     "scopes_of",
     "would_erase",
 ]
-
-
-_log = logger("memcore.retention")
 
 
 # --- Unfinished erasures: a row with the scopes to erase, the progress, and no names --------------
@@ -230,7 +226,7 @@ def checked_probes(texts: Iterable[str | bytes]) -> list[bytes]:
 
 def scan_file(path: str | os.PathLike[str], needles: list[bytes]) -> int:
     """Count the occurrences of the needles in a file."""
-    with Path(path).open("rb") as file:
+    with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size or not needles:
             return 0
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -247,7 +243,7 @@ def _count(content: mmap.mmap | bytes, needle: bytes) -> int:
 def scan_copy(path: str, needles: list[bytes]) -> Scan:
     """Scan a file that is not being written for the needles."""
     hits = scan_file(path, needles)
-    size = Path(path).stat().st_size
+    size = os.stat(path).st_size
     return Scan(size, len(needles), hits, _hits_in_rows(path, needles) if hits else 0)
 
 
@@ -285,10 +281,11 @@ def files_beside(path: str) -> list[str]:
 
     The lock file is left out, as it holds no content.
     """
-    own = Path(path)
-    beside = (str(each) for each in own.parent.iterdir() if each.is_file())
-    known = (str(own), f"{own}-lock")
-    return sorted(each for each in beside if each.startswith(str(own)) and each not in known)
+    folder, own = os.path.split(path)
+    with os.scandir(folder or os.curdir) as entries:
+        beside = [each.name for each in entries if each.name.startswith(own) and each.is_file()]
+    known = (own, f"{own}-lock")
+    return sorted(os.path.join(folder, name) for name in beside if name not in known)
 
 
 # --- Last step of erasures: the file swapped for a compact copy, verified and scanned -------------
@@ -695,7 +692,9 @@ def bury_shredded(engine: Engine) -> None:
             store.transact(lambda txn: vault.shred(_revived(txn, ring)), makes_room=True)
         except (KeyFileError, WrongKeyError) as error:
             vault.await_shredding(store.read(lambda txn: _revived(txn, ring)))
-            _log.warning("%s: keys of erased users await shredding: %s", store.path, error)
+            logger("memcore.retention").warning(
+                "%s: keys of erased users await shredding: %s", store.path, error
+            )
 
 
 def _unburied(txn: ReadTxn, ring: KeyRing) -> list[int]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from memcore import memory, search
-from memcore.audit import record_event
+from memcore import audit, memory, search
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import seal_value
@@ -257,7 +256,7 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
                 continue
             for namespace in MEMORY_NAMESPACES:  # a later first use of it finds the opt-out
                 names.ensure_namespace(txn, scope, namespace)
-            record_event(txn, scope, "opt out", {})
+            audit.record_event(txn, scope, "opt out", {})
             search.drop_index(txn, scope)
             memory.drop_grants(txn, scope)
             txn.put(opted_out_key(scope), seal_value(opted_out_key(scope), b""))
@@ -292,7 +291,7 @@ def opt_in(engine: Engine, user: str, app: str | None) -> list[str]:
         found = []
         for scope, own in scopes_of(txn, user, app):
             if txn.delete(opted_out_key(scope)):
-                record_event(txn, scope, "opt in", {})
+                audit.record_event(txn, scope, "opt in", {})
                 found.append(own)
         return found
 

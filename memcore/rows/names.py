@@ -37,6 +37,8 @@ __all__ = [
     "scope_names",
     "scope_of",
     "scopes",
+    "scopes_with_rows",
+    "scopes_with_threads",
     "session_of",
     "sessions",
     "sessions_with_rows",
@@ -276,6 +278,23 @@ def _names_in(txn: ReadTxn, start: bytes, stop: bytes) -> Iterator[tuple[str, in
     for key, value in txn.scan(start, stop):
         number, packed = _split(open_value(key, value)[1])
         yield keys.unpack_text(packed), number
+
+
+def scopes_with_rows(txn: ReadTxn, *kinds: int) -> list[int]:
+    """Numbers of the scopes that have rows of one of the kinds, in order."""
+    found: set[int] = set()
+    for kind in kinds:
+        start, stop = bytes((kind,)), bytes((kind + 1,))
+        while (row := next(iter(txn.scan(start, stop, limit=1)), None)) is not None:
+            scope = keys.split_scoped(row[0])[0]
+            found.add(scope)
+            start = keys.after(keys.scoped(kind, scope))
+    return sorted(found)
+
+
+def scopes_with_threads(txn: ReadTxn) -> list[int]:
+    """Numbers of the scopes that have rows of threads of graphs."""
+    return scopes_with_rows(txn, Kind.THREAD_NAME, Kind.THREAD, Kind.CHUNK)
 
 
 def sessions_with_rows(txn: ReadTxn) -> list[tuple[int, int]]:

@@ -27,7 +27,6 @@ from memcore.state.rows import packed_field as packed_field
 from memcore.state.rows import put_moment as put_moment
 from memcore.state.rows import read_header as read_header
 from memcore.state.rows import restore as restore
-from memcore.state.rows import scopes_with_state as scopes_with_state
 from memcore.state.rows import state_counter as state_counter
 from memcore.state.rows import trim_piece as trim_piece
 from memcore.state.rows import value_at as value_at
@@ -105,7 +104,6 @@ __all__ = [
     "put_moment",
     "read_header",
     "restore",
-    "scopes_with_state",
     "state_counter",
     "state_schema",
     "trim_piece",

@@ -32,6 +32,7 @@ from memcore.codec.values import (
 )
 from memcore.errors import CorruptValueError, InvalidUpdateError, NotFoundError
 from memcore.limits import PIECE_ROWS, STATE_DELETIONS_TOLD, STATE_FIELD_BYTES_MAX, STATE_PAGE
+from memcore.rows import names
 from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
@@ -58,7 +59,6 @@ __all__ = [
     "put_moment",
     "read_header",
     "restore",
-    "scopes_with_state",
     "state_counter",
     "trim_piece",
     "value_at",
@@ -208,24 +208,11 @@ def header_key(scope: int, session: int) -> bytes:
     return keys.numbered(keys.state_rows(scope, session), 0)
 
 
-def scopes_with_state(txn: ReadTxn) -> list[int]:
-    """The scopes with state rows."""
-    found: list[int] = []
-    start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
-    while True:
-        row = next(iter(txn.scan(start, stop, limit=1)), None)
-        if row is None:
-            return found
-        scope = keys.split_scoped(row[0])[0]
-        found.append(scope)
-        start = keys.after(keys.state_rows(scope, 0))
-
-
 def count_shared(txn: ReadTxn) -> int:
     """Count the fields in the states of all users and applications."""
     start, stop = bytes((Kind.STATE,)), bytes((Kind.STATE + 1,))
     rows = sum(len(value) != HEADER_BYTES for _, value in txn.scan(start, stop))
-    headers = (header_key(scope, 0) for scope in scopes_with_state(txn))
+    headers = (header_key(scope, 0) for scope in names.scopes_with_rows(txn, Kind.STATE))
     return rows - sum(txn.get(key) is not None for key in headers)
 
 
