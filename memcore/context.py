@@ -19,7 +19,7 @@ from memcore.errors import (
 )
 from memcore.log import AnyLedger, count_message, new_ledger
 from memcore.model import Context, Conversion, ItemKind, Message, Repair, Violation
-from memcore.options import checked_int, plain_message
+from memcore.options import checked_int, counted, plain_message
 from memcore.records import record
 from memcore.tokens import TokenCounter, get_counter
 from memcore.wire import (
@@ -233,8 +233,9 @@ def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
 def overflow_error(needed: int, budget: int) -> ContextOverflowError:
     """Return the error for a context whose smallest legal form is larger than the budget."""
     msg = (
-        f"the smallest legal context needs {needed} tokens, {needed - budget} more than the budget "
-        f"of {budget}: raise the budget, compact the session, or shorten its largest items"
+        f"the smallest legal context needs {counted(needed, 'token')}, {needed - budget:,} more "
+        f"than the budget of {budget:,}: raise the budget, compact the session, or shorten its "
+        "largest items"
     )
     return ContextOverflowError(msg, needed_tokens=needed, budget_tokens=budget)
 
@@ -348,7 +349,8 @@ def validate(
     found = find_violations(_checked(messages), get_policy(policy), strict=strict)
     if found and raise_on_error:
         first = found[0]
-        msg = f"{len(found)} violations; the first at position {first.position}: {first.reason}"
+        violations = counted(len(found), "violation")
+        msg = f"{violations}; the first at position {first.position}: {first.reason}"
         raise HistoryViolationError(msg, violations=tuple(found))
     return found
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from memcore._fast import classify
 from memcore.errors import InvalidOptionError
 from memcore.limits import ENVELOPE_TEXT_CHARS_MAX, USAGE_TOKENS_MAX
+from memcore.options import counted
 from memcore.records import record
 
 __all__ = [
@@ -476,8 +477,9 @@ class Context:
     def _repr_html_(self) -> str:
         from memcore.preview import html_table, preview  # noqa: PLC0415 - for notebooks alone
 
-        title = f"{len(self.messages):,} messages, {self.tokens:,} tokens, {self.omitted:,} omitted"
-        title += f", {len(self.repairs):,} repairs" if self.repairs else ""
+        messages, tokens = counted(len(self.messages), "message"), counted(self.tokens, "token")
+        title = f"{messages}, {tokens}, {self.omitted:,} omitted"
+        title += f", {counted(len(self.repairs), 'repair')}" if self.repairs else ""
         rows = ((each.get("role", each.get("type", "")), preview(each)) for each in self.messages)
         return html_table(title, ("role", "text"), rows)
 

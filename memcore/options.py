@@ -31,6 +31,7 @@ __all__ = [
     "checked_share",
     "checked_texts",
     "closest",
+    "counted",
     "need_instance",
     "need_known",
     "need_plain_function",
@@ -55,6 +56,11 @@ def shown(value: object) -> str:
         return f"{_SHOWN.repr(value):.80}"
     except Exception:  # noqa: BLE001 - a caller's ``__repr__`` raises anything
         return f"<{type(value).__name__}>"
+
+
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """A number and its noun: "1 item", "2,000 items"; ``nouns`` is a plural that ends not in -s."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ from memcore.bench.workload import SampleConversation, Workload
 from memcore.compaction import extractive
 from memcore.database import Database, open_database
 from memcore.errors import ContextOverflowError
-from memcore.options import checked_choices
+from memcore.options import checked_choices, counted
 from memcore.session import Session
 from memcore.tokens import get_counter
 from memcore.wire import get_policy
@@ -201,7 +201,8 @@ def _contexts(setting: _Setting) -> Iterator[BenchRow]:
             setting.told("context", done, len(conversations))
             if clock.is_over(samples):
                 break
-    note = f"{shown:,} of {whole:,} tokens shown; {refused} budgets refused: no legal context"
+    shares = f"{shown:,} of {counted(whole, 'token')} shown"
+    note = f"{shares}; {counted(refused, 'budget')} refused: no legal context"
     if samples:
         yield _row("context", "context within the budget", "µs", samples, note=note)
 
@@ -231,10 +232,10 @@ def _compactions(setting: _Setting) -> Iterator[BenchRow]:
                 after += result.view.tokens_after
             rounds += 1
     if rates:
-        note = f"policy {workload.policy.name}; {nothing} times nothing to fold"
+        note = f"policy {workload.policy.name}; nothing to fold in {counted(nothing, 'run')}"
         what = "compaction, extractive summary"
         yield _row("compaction", what, "items/s", rates, higher=True, note=note)
-        note = f"{before:,} tokens before, {after:,} after"
+        note = f"{counted(before, 'token')} before, {after:,} after"
         yield _row("compaction", "tokens left by a compaction", "%", shares, note=note)
 
 
@@ -243,7 +244,7 @@ def _tokens(setting: _Setting) -> Iterator[BenchRow]:
     counter = get_counter(setting.workload.counter)
     clock = _Clock(setting.seconds)
     rates: list[float] = []
-    counted = size = rounds = 0
+    tokens = size = rounds = 0
     while rounds < SAMPLES_MIN and not clock.is_over(rates):
         for done, each in enumerate(setting.workload.conversations):
             stored = [(message, json.dumps(message).encode()) for message in each.messages]
@@ -252,11 +253,11 @@ def _tokens(setting: _Setting) -> Iterator[BenchRow]:
             took = perf_counter() - start
             length = sum(len(raw) for _, raw in stored)
             rates.append(length / took / 1e6)
-            counted += found
+            tokens += found
             size += length
             setting.told("tokens", done, len(setting.workload.conversations))
         rounds += 1
-    note = f"{setting.workload.counter}: {size / max(counted, 1):.2f} bytes of JSON a token"
+    note = f"{setting.workload.counter}: {size / max(tokens, 1):.2f} bytes of JSON a token"
     yield _row("tokens", "tokens counted", "MB/s", rates, higher=True, note=note)
 
 

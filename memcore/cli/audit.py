@@ -30,6 +30,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, progress, timestamp, warn
+from memcore.options import counted
 
 __all__ = [
     "verbs",
@@ -90,8 +91,9 @@ def verify(store: str, *, key_file: str | None, anchor: str | None, as_json: boo
             print(escape(str(finding)))
         count = len(found.findings) + len(found.anchor_problems)
         print(
-            f"{f'{count:,} findings' if count else 'ok'}: {found.chains:,} chains, "
-            f"{found.entries:,} entries, {found.rows:,} rows, {found.anchors:,} anchors"
+            f"{counted(count, 'finding') if count else 'ok'}: {counted(found.chains, 'chain')}, "
+            f"{counted(found.entries, 'entry', 'entries')}, {counted(found.rows, 'row')}, "
+            f"{counted(found.anchors, 'anchor')}"
         )
     if not found.entries:
         warn("not one entry was made with this key: is it the right one?")
@@ -148,7 +150,7 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
     key = _audit(key_file).key_bytes()
     with reading(store) as db:
         count = db.anchor_audit(anchor, key=key, reset=reset)
-    print(f"anchored {count:,} chains")
+    print(f"anchored {counted(count, 'chain')}")
 
 
 @verb("cut", of=verbs)
@@ -175,4 +177,4 @@ def cut(
     with writing(store, audit=audit) as db:
         seconds = timedelta(days=older_than_days).total_seconds()
         count = db.cut_audit(older_than_seconds=seconds)
-    print(f"cut {count:,} entries")
+    print(f"cut {counted(count, 'entry', 'entries')}")

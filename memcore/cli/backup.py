@@ -18,6 +18,7 @@ from memcore.cli.options import (
     verify_option,
 )
 from memcore.cli.output import complain, emit_json, escape, progress
+from memcore.options import counted
 
 __all__ = [
     "back_up",
@@ -50,4 +51,4 @@ def back_up(target: str, store: str, *, compact: bool, verify: bool, as_json: bo
         fields = {"target": target, "bytes": size, "verified": verify, "seconds": seconds}
         emit_json("backup", fields)
     else:
-        print(escape(f"{target}: {size:,} bytes in {seconds:.2f} s"))
+        print(escape(f"{target}: {counted(size, 'byte')} in {seconds:.2f} s"))

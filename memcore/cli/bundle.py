@@ -22,7 +22,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import emit_json, warn
 from memcore.limits import BUNDLE_BYTES
-from memcore.options import checked_file
+from memcore.options import checked_file, counted
 from memcore.session.retry import BUNDLE_BYTES_LEAST
 from memcore.store.copy import beside
 from memcore.store.datafile import publish
@@ -79,6 +79,6 @@ def bundle_session(
     if as_json:
         emit_json("bundle", {"bytes": len(found), "out": out, "bundle": json.loads(found)})
     elif out is not None:
-        warn(f"{out}: {len(found):,} bytes")
+        warn(f"{out}: {counted(len(found), 'byte')}")
     else:
         sys.stdout.write(found.decode("ascii") + "\n")

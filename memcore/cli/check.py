@@ -11,6 +11,7 @@ import memcore
 from memcore.cli.options import ExitCode, graphs_of, json_option, reading, store_option, verb
 from memcore.cli.output import emit_json, escape, progress
 from memcore.maintenance.check import RepairPlan, plan_repairs
+from memcore.options import counted
 
 __all__ = [
     "check_store",
@@ -84,8 +85,8 @@ def _report(
         _print_plan(plan)
     for what in hygiene:
         print(escape(f"no damage, 'memcore prune' removes it: {what}"))
-    verdict = f"{len(findings):,} findings" if findings else "ok"
-    found = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+    verdict = counted(len(findings), "finding") if findings else "ok"
+    found = ", ".join(counted(count, what.removesuffix("s")) for what, count in counts.items())
     print(f"{verdict}: {found}" if found else verdict)
 
 

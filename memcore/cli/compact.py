@@ -28,6 +28,7 @@ from memcore.cli.options import (
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.cli.show import PREVIEW_CHARS, kind_of
 from memcore.compaction import CompactionPolicy
+from memcore.options import counted
 from memcore.preview import preview
 from memcore.session import compact
 from memcore.session.compact import CompactionDraft
@@ -125,8 +126,9 @@ def _report(result: memcore.CompactionResult, planned: dict[str, Any]) -> None:
         )
     else:
         print(
-            f"{result.status}: seq {result.view.cut_seq:,} and before, {len(result.plan.masks):,} "
-            f"items masked; {result.view.tokens_before:,} tokens before, "
+            f"{result.status}: seq {result.view.cut_seq:,} and before, "
+            f"{counted(len(result.plan.masks), 'item')} masked; "
+            f"{counted(result.view.tokens_before, 'token')} before, "
             f"{result.view.tokens_after:,} after"
         )
 
@@ -163,8 +165,9 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
     fates = Counter(fate for _, fate in rows)
     print(
         f"{draft.policy.name}/{draft.stage.name}, {draft.status}: cut after seq {plan.cut_seq:,}; "
-        f"{fates['fold']:,} items are folded, {fates['keep'] + fates['mask']:,} kept, "
-        f"{fates['mask']:,} of them masked; {before:,} tokens before, {after:,} after"
+        f"{counted(fates['fold'], 'item is', 'items are')} folded, "
+        f"{fates['keep'] + fates['mask']:,} kept, {fates['mask']:,} of them masked; "
+        f"{counted(before, 'token')} before, {after:,} after"
     )
     print_table(
         ("fate", "seq", "kind", "tokens", "text"),

@@ -8,6 +8,7 @@ import click
 
 from memcore.cli.options import file_option, json_option, verb, verify_option, writing
 from memcore.cli.output import emit_json, escape, progress
+from memcore.options import counted
 
 __all__ = [
     "copy_compact",
@@ -41,7 +42,7 @@ def copy_compact(
         return
     print(
         escape(
-            f"{store}: {done.bytes_before:,} bytes before, {done.bytes_after:,} after, durability"
-            f" {done.durability}, in {seconds:.2f} s"
+            f"{store}: {counted(done.bytes_before, 'byte')} before, {done.bytes_after:,} after, "
+            f"durability {done.durability}, in {seconds:.2f} s"
         )
     )

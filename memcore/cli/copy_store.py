@@ -19,6 +19,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, progress
+from memcore.options import counted
 from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
@@ -49,7 +50,7 @@ def copy_store(source: str, target: str, *, as_json: bool) -> None:
     if as_json:
         emit_json("copy", dataclasses.asdict(done))
         return
-    print(escape(f"{done.source} -> {done.target}: {done.rows:,} rows, compared"))
+    print(escape(f"{done.source} -> {done.target}: {counted(done.rows, 'row')}, compared"))
 
 
 @verb("promote")

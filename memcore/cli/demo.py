@@ -19,6 +19,7 @@ from memcore.cli import storm
 from memcore.cli.options import ExitCode, need_directory, verb
 from memcore.cli.output import complain, escape, print_table
 from memcore.cli.show import describe, print_messages, transcribe
+from memcore.options import counted
 from memcore.records import record
 
 __all__ = [
@@ -149,7 +150,7 @@ def run_demo(*, keep: Path | None) -> None:
         print()
         print(escape(f"kept: memcore show {SESSION} --store {keep}"))
     if findings.failed:
-        complain(f"{len(findings.failed)} claims failed: {'; '.join(findings.failed)}")
+        complain(f"{counted(len(findings.failed), 'claim')} failed: {'; '.join(findings.failed)}")
         raise SystemExit(ExitCode.FINDINGS)
 
 
@@ -192,7 +193,7 @@ def _append(session: memcore.Session, findings: Findings) -> None:
     findings.claim("every item is in the log", holds=len(session) == len(CONVERSATION))
     findings.note(
         "append, durability full",
-        f"{len(session)} items, {session.tokens} tokens",
+        f"{counted(len(session), 'item')}, {counted(session.tokens, 'token')}",
         f"{median(times) * 1e6:,.0f} µs (median)",
     )
 
@@ -228,8 +229,9 @@ def _fit(session: memcore.Session, findings: Findings) -> None:
     findings.claim("the late result is behind its call", holds=hoisted == [LATE_CALL])
     findings.note(
         f"context({BUDGET_TOKENS})",
-        f"{len(found.messages)} messages, {found.tokens} tokens, {found.omitted} items omitted, "
-        f"{len(hoisted)} late result hoisted, {len(violations)} violations",
+        f"{counted(len(found.messages), 'message')}, {counted(found.tokens, 'token')}, "
+        f"{counted(found.omitted, 'item')} omitted, {counted(len(hoisted), 'late result')} "
+        f"hoisted, {counted(len(violations), 'violation')}",
         f"{median(times) * 1e6:,.0f} µs (median)",
     )
 
@@ -265,7 +267,8 @@ def _fork(session: memcore.Session, findings: Findings) -> None:
     shared = [item.message for item in fork.items()][:FORK_SEQ]
     original = [item.message for item in session.items(stop=FORK_SEQ + 1)]
     print(
-        f"   {session.id}: {len(session)} items; {fork.id}: {len(fork)}, the last of them its own"
+        f"   {session.id}: {counted(len(session), 'item')}; {fork.id}: {len(fork)}, the last of "
+        "them its own"
     )
     findings.claim("the fork shares its beginning", holds=shared == original)
     findings.claim("the fork goes on from there", holds=receipt.seq == FORK_SEQ + 1)
@@ -289,7 +292,8 @@ def _crash(path: Path, findings: Findings) -> None:
     ]
     last = max((seq for seq, _, _ in acknowledged), default=0)
     print(f"   the child ended with signal {-status}; last acknowledged seq {last}")
-    print(f"   in the file after reopening: {len(stored)} items up to seq {max(stored, default=0)}")
+    stop = max(stored, default=0)
+    print(f"   in the file after reopening: {counted(len(stored), 'item')} up to seq {stop}")
     print(f"   acknowledged and missing: {len(missing)}; calls without a result: {waiting}")
     print(f"   check: {'; '.join(map(escape, check)) or 'clean'}")
     findings.claim("the child was killed", holds=status == -signal.SIGKILL)
@@ -298,7 +302,7 @@ def _crash(path: Path, findings: Findings) -> None:
     findings.claim("no commit is half there", holds=waiting == 0 and len(stored) % 2 == 0)
     findings.claim("the other session is whole", holds=survived == list(CONVERSATION))
     findings.claim("check is clean", holds=not check)
-    result = f"{len(acknowledged)} commits acknowledged, {len(missing)} missing"
+    result = f"{counted(len(acknowledged), 'commit')} acknowledged, {len(missing)} missing"
     findings.note("SIGKILL among commits", result, f"{storm_seconds:.2f} s")
     findings.note("reopen", "no repair needed", f"{open_seconds * 1e3:.1f} ms")
-    findings.note("check", f"{len(check)} findings", f"{check_seconds * 1e3:.1f} ms")
+    findings.note("check", counted(len(check), "finding"), f"{check_seconds * 1e3:.1f} ms")

@@ -30,7 +30,7 @@ from memcore.cli.options import (
 from memcore.cli.output import complain, progress, warn
 from memcore.exchange.lines import EXPORTS
 from memcore.files import is_same, sync_directory
-from memcore.options import checked_file
+from memcore.options import checked_file, counted
 from memcore.privacy import redaction_policy
 from memcore.store.copy import beside
 from memcore.store.datafile import LMDB_MAGIC, publish
@@ -140,7 +140,7 @@ def export_sessions(
     for text in left_out:
         warn(text)
     if to != "-":
-        warn(f"{to}: {os.path.getsize(to):,} bytes")
+        warn(f"{to}: {counted(os.path.getsize(to), 'byte')}")
     if left_out and not lossy:
         raise SystemExit(ExitCode.FINDINGS)
 

@@ -290,7 +290,7 @@ def _tell(report: ImportReport, *, as_json: bool, seconds: float) -> None:
         lists = {name: counts.pop(name) for name in ("mended", "skipped", "left_out", "failures")}
         pairs = [(name, value) for name, value in counts.items() if value or name in _ALWAYS]
         pairs += [
-            (name, f"{count:,} {what}")
+            (name, f"{what}: {count:,}")
             for name in ("mended", "skipped")
             for what, count in lists[name].items()
         ]

@@ -19,6 +19,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape
+from memcore.options import counted
 
 __all__ = [
     "show_keys",
@@ -73,7 +74,8 @@ def _print(found: memcore.KeyStatus, *, as_json: bool) -> None:
     if as_json:
         emit_json("keys", dataclasses.asdict(found))
         return
-    print(escape(f"{found.key_file}: data keys of {found.users:,} users and applications"))
+    owners = counted(found.users, "user and application", "users and applications")
+    print(escape(f"{found.key_file}: data keys of {owners}"))
     for app, user in found.unfinished:
         print(escape(f"user {user!r} in app {app!r}: several keys; --rotate-data goes on with it"))
 
@@ -85,6 +87,6 @@ def _tell(done: memcore.Rotation | None, *, changed: bool, as_json: bool) -> Non
         return
     if done is not None:
         left = "" if done.finished else "; the older keys stay: another process has the file open"
-        print(f"{done.values:,} values encrypted anew{left}")
+        print(f"{counted(done.values, 'value')} encrypted anew{left}")
     if changed:
         print("the key file is protected by the new key")

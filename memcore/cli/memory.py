@@ -28,6 +28,7 @@ from memcore.cli.options import (
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp, warn
 from memcore.errors import InvalidItemError, InvalidOptionError, SourceError
 from memcore.memory.trust import KINDS, STATUSES
+from memcore.options import counted
 
 __all__ = [
     "verbs",
@@ -204,7 +205,7 @@ def evaluate_search(
         left_out = 0 if memories else unsearched_items(db.engine, app, user)
     if left_out:
         warn(
-            f"{left_out} items are not indexed and were not searched: index them with "
+            f"{counted(left_out, 'item is', 'items are')} not indexed and not searched: run "
             "'memcore search --index' first"
         )
     if as_json:

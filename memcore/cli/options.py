@@ -15,7 +15,7 @@ import memcore
 from memcore import errors
 from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
-from memcore.options import checked_path
+from memcore.options import checked_path, counted
 from memcore.rows import names
 from memcore.store.interface import SERVER_SCHEMES, need_known_address
 from memcore.store.store import is_own_file
@@ -410,7 +410,7 @@ def find_session(
         msg = f"there is no session {name!r}{where} in {db.path}; {hint}"
         raise memcore.NotFoundError(msg)
     owners = ", ".join(f"--user {s.user!r} --app {s.app!r}" for s in found[:3])
-    msg = f"{len(found)} sessions are named {name!r}; say which: {owners}"
+    msg = f"{counted(len(found), 'session')} are named {name!r}; say which: {owners}"
     raise memcore.InvalidOptionError(msg)
 
 

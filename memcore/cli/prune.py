@@ -25,6 +25,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import emit_json, escape, print_table
 from memcore.graph import GraphStore, Rule, StoredCoder, keep_rule
+from memcore.options import counted
 
 __all__ = [
     "prune_threads",
@@ -95,13 +96,13 @@ def _print(done: list[dict[str, Any]], refused: list[dict[str, str]], *, dry_run
     shown = [(each["thread"], each["kept"], each["removed"], each["needed"]) for each in done]
     print_table(("thread", "kept", "would go" if dry_run else "removed", "needed by others"), shown)
     total = sum(each["removed"] for each in done)
-    what = "would be removed; nothing was written" if dry_run else "were removed"
-    print(f"\n{total:,} checkpoints of {len(done):,} threads {what}")
+    what = "would be removed; nothing was written" if dry_run else "removed"
+    print(f"\n{counted(total, 'checkpoint')} of {counted(len(done), 'thread')} {what}")
     strays, abandoned = (sum(each[name] for each in done) for name in ("strays", "abandoned"))
     if strays or abandoned:
         print(
-            f"late writes of {strays:,} checkpoints and {abandoned:,} threads that were gone before"
-            f" {what}"
+            f"late writes of {counted(strays, 'checkpoint')}, and {counted(abandoned, 'thread')} "
+            f"gone before, {what}"
         )
     for each in refused:
         print(escape(f"not pruned: {each['thread']}: {each['reason']}"))

@@ -19,6 +19,7 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
+from memcore.options import counted
 from memcore.records import record
 from memcore.tokens import get_counter
 
@@ -113,7 +114,7 @@ def _named(name: str, listed: Sequence[memcore.SessionEntry], path: str) -> memc
         msg = f"there is no such session {name!r} in {path}; 'memcore ls' lists them"
         raise memcore.NotFoundError(msg)
     owners = ", ".join(f"--user {entry.user!r} --app {entry.app!r}" for entry in found[:3])
-    msg = f"{len(found)} sessions are named {name!r}; say which: {owners}"
+    msg = f"{counted(len(found), 'session')} are named {name!r}; say which: {owners}"
     raise memcore.InvalidOptionError(msg)
 
 

@@ -26,6 +26,7 @@ from memcore.cli.options import (
 from memcore.cli.output import emit_json, escape, print_table
 from memcore.graph import RecoveredNamespace, StoredCoder
 from memcore.limits import RECOVERY_STEPS
+from memcore.options import counted
 
 __all__ = [
     "recover_session",
@@ -127,7 +128,7 @@ def _tell_thread(
 
 def _print(found: memcore.Recovery) -> None:
     if found.status == "sound":
-        print(f"nothing is wrong: {found.items:,} items")
+        print(f"nothing is wrong: {counted(found.items, 'item')}")
         return
     for text in found.findings[:_SHOWN]:
         print(escape(f"found: {text}"))
@@ -144,8 +145,8 @@ def _print(found: memcore.Recovery) -> None:
         print("no step serves: nothing was written")
         return
     print(
-        f"{found.items:,} items are live, {found.moved:,} of them appended once more; "
-        f"{len(found.lost):,} are lost, {found.left_out:,} are not live any more"
+        f"{counted(found.items, 'item is', 'items are')} live, {found.moved:,} of them appended "
+        f"once more; {len(found.lost):,} lost, {found.left_out:,} not live any more"
     )
     if found.before is not None:
         print(f"checkpoint {found.before.number} says where the session was")

@@ -22,6 +22,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import emit_json, print_table
+from memcore.options import counted
 
 __all__ = [
     "repair_session",
@@ -73,8 +74,8 @@ def repair_session(
     rows += [("given up", call.seq, call.call_id) for call in result.open_calls]
     print_table(("repair", "seq", "call"), rows)
     print(
-        f"\n{len(result.masks):,} items are changed or left out in contexts; "
-        f"{result.tokens_before:,} tokens before, {result.tokens_after:,} after"
+        f"\n{counted(len(result.masks), 'item is', 'items are')} changed or left out in contexts; "
+        f"{counted(result.tokens_before, 'token')} before, {result.tokens_after:,} after"
     )
     print("nothing was written" if result.view is None else "contexts are repaired from now on")
 

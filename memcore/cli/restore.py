@@ -17,7 +17,7 @@ from memcore.cli.options import (
     verb,
 )
 from memcore.cli.output import complain, emit_json, escape, progress
-from memcore.options import checked_file, checked_path
+from memcore.options import checked_file, checked_path, counted
 
 __all__ = [
     "restore_backup",
@@ -66,6 +66,6 @@ def restore_backup(
         return
     for finding in (*done.findings, *done.unsure):
         print(escape(finding))
-    print(escape(f"{store}: {done.bytes:,} bytes in {seconds:.2f} s"))
+    print(escape(f"{store}: {counted(done.bytes, 'byte')} in {seconds:.2f} s"))
     if done.kept is not None:
         print(escape(f"the file before: {done.kept}"))

@@ -9,6 +9,7 @@ import click
 import memcore
 from memcore.cli.options import ExitCode, json_option, key_options, need_new, verb
 from memcore.cli.output import emit_json, escape, stages
+from memcore.options import counted
 
 __all__ = [
     "salvage_file",
@@ -45,7 +46,7 @@ def _print(found: memcore.SalvageReport) -> None:
         if session.lost:
             shown = ", ".join(map(str, session.lost[:_SEQS_SHOWN]))
             more = ", ..." if len(session.lost) > _SEQS_SHOWN else ""
-            print(escape(f"{where}: {len(session.lost):,} items lost: {shown}{more}"))
+            print(escape(f"{where}: {counted(len(session.lost), 'item')} lost: {shown}{more}"))
         for note in session.notes:
             print(escape(f"{where}: {note}"))
     for line in found.lost:
@@ -54,12 +55,12 @@ def _print(found: memcore.SalvageReport) -> None:
         print(escape(f"not sure: {line}"))
     print(
         escape(
-            f"{found.path}: {found.sessions:,} sessions, {found.items:,} items"
-            f" ({found.items_lost:,} lost), {found.entries:,} entries, {found.blobs:,} blobs"
-            f" ({found.blobs_lost:,} lost)"
+            f"{found.path}: {counted(found.sessions, 'session')}, {counted(found.items, 'item')}"
+            f" ({found.items_lost:,} lost), {counted(found.entries, 'entry', 'entries')},"
+            f" {counted(found.blobs, 'blob')} ({found.blobs_lost:,} lost)"
         )
     )
     if found.pages_unread is None:
         print("the list of free pages is lost: it is not known what else there was")
     elif found.pages_unread:
-        print(f"{found.pages_unread:,} pages in use could not be read in full")
+        print(f"{counted(found.pages_unread, 'page')} in use could not be read in full")

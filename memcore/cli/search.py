@@ -21,6 +21,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import emit_json, escape, timestamp, warn
 from memcore.model import SearchHit
+from memcore.options import counted
 
 __all__ = [
     "search_sessions",
@@ -136,7 +137,8 @@ def _print_hit(hit: SearchHit) -> None:
     print(f"        {hit.item.kind.name.lower()}: {shown}{escape(hit.snippet[at:])}")
     for each in hit.why:
         print(
-            f"        {each.score:6.2f}  {escape(each.term)} × {each.times}, in {each.items} items"
+            f"        {each.score:6.2f}  {escape(each.term)} × {each.times}, in "
+            f"{counted(each.items, 'item')}"
         )
     if hit.neighbours:
         print(f"        {hit.neighbours:6.2f}  from the items beside it")

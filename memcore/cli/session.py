@@ -25,6 +25,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape
+from memcore.options import counted
 from memcore.session import read
 from memcore.session.checkpoints import get_checkpoint
 from memcore.session.memory import would_forget
@@ -62,7 +63,7 @@ def fork_session(
             complain(f"session {name!r} exists; give the fork another name")
             raise SystemExit(ExitCode.REFUSED)
         fork = session.fork(name, at=position)
-        _told(as_json, "fork", f"{name}: {len(fork):,} items of {session.id}",
+        _told(as_json, "fork", f"{name}: {counted(len(fork), 'item')} of {session.id}",
               session=name, of=session.id, items=len(fork), revision=fork.revision)  # fmt: skip
 
 
@@ -91,7 +92,9 @@ def save_checkpoint(
     with writing(store) as db:
         saved = find_session(db, session_id, user=user, app=app).checkpoint(name)
     called = "" if name is None else f" {name}"
-    text = f"checkpoint #{saved.number}{called} after seq {saved.seq}: {saved.items:,} items"
+    text = (
+        f"checkpoint #{saved.number}{called} after seq {saved.seq}: {counted(saved.items, 'item')}"
+    )
     _told(as_json, "checkpoint", text, session=session_id, checkpoint=asdict(saved))
 
 
@@ -134,7 +137,7 @@ def rewind_session(
         if not dry_run:  # what is told is what was done
             session.rewind(position, state=state, expected_revision=revision)
     away, back = len(found.only_a), len(found.only_b)
-    text = f"{away:,} items taken back, {back:,} put back; "
+    text = f"{counted(away, 'item')} taken back, {back:,} put back; "
     if not state:
         text += "the state stays as it is"
     elif not fields:
@@ -194,7 +197,11 @@ def uncompact_session(
             covered -= _covered(session, view.parent)
         if not dry_run:
             session.uncompact()
-    text = f"{covered:,} items are shown again" if view is not None else "nothing is compacted"
+    text = (
+        f"{counted(covered, 'item is', 'items are')} shown again"
+        if view is not None
+        else "nothing is compacted"
+    )
     _told(as_json, "uncompact", text, dry_run=dry_run, session=session_id, shown_again=covered)
 
 
@@ -242,9 +249,10 @@ def delete_session(
         if not dry_run:
             db.delete_session(session.id, user=session.user, app=session.app)
     is_held = any(each.session_id in (None, session.id) for each in holds)
-    what = f"{session_id}: {items:,} items, {tokens:,} tokens"
+    what = f"{session_id}: {counted(items, 'item')}, {counted(tokens, 'token')}"
     if going:
-        what += f", and {len(going):,} memories that rest on it alone"
+        resting = counted(len(going), "memory that rests", "memories that rest")
+        what += f", and {resting} on it alone"
     if is_held:
         what += "; under a legal hold: --yes is refused"
     _told(as_json, "delete", what if dry_run else f"deleted {what}", dry_run=dry_run,

@@ -21,6 +21,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import clip, emit_json, escape, print_table
 from memcore.model import Item, ItemKind
+from memcore.options import counted
 from memcore.preview import preview
 from memcore.records import record
 from memcore.wire import WireItem, bind
@@ -130,7 +131,7 @@ def show_session(
             "app": session.app,
             "policy": session.policy,
             "items": len(items),
-            "tokens": session.tokens,
+            "tokens": (tokens := session.tokens),
             "revision": session.revision,
             "open_calls": [asdict(call) for call in session.open_calls],
         }
@@ -146,8 +147,8 @@ def show_session(
     print(
         escape(
             f"session {session_id} (user {totals['user']}, app {totals['app']}): "
-            f"{len(items):,} items, {totals['tokens']:,} tokens, "
-            f"{len(session_calls(lines))} open calls shown, policy {totals['policy']}"
+            f"{counted(len(items), 'item')}, {counted(tokens, 'token')}, "
+            f"{counted(len(session_calls(lines)), 'open call')} shown, policy {totals['policy']}"
         )
     )
     for found in calibration["calibrations"]:
@@ -164,7 +165,7 @@ def show_session(
 def _print_full(line: Line) -> None:
     item = line.item
     mark = f"  [{line.mark}]" if line.mark else ""
-    print(escape(f"{item.seq}  {kind_of(item)}  {item.tokens:,} tokens{mark}"))
+    print(escape(f"{item.seq}  {kind_of(item)}  {counted(item.tokens, 'token')}{mark}"))
     for text in preview(item.message).splitlines():
         print(escape(f"    {text}"))
 
@@ -191,10 +192,11 @@ def _calibrated(found: dict[str, Any]) -> str:
     """One line about a calibration."""
     text = (
         f"calibration (model {found['model'] or 'unnamed'}): {found['factor']:.3f} tokens of the "
-        f"provider for one of {found['counter']}, {found['reports']:,} reports"
+        f"provider for one of {found['counter']}, {counted(found['reports'], 'report')}"
     )
     if found["anchored"]:
-        text += f"; {found['input_tokens']:,} tokens were billed up to item {found['seq']:,}"
+        billed = counted(found["input_tokens"], "token was", "tokens were")
+        text += f"; {billed} billed up to item {found['seq']:,}"
     return text
 
 
@@ -257,7 +259,8 @@ def show_context(
     """Show the context within a budget: its messages, tokens and repairs."""
     if reserve and (budget is None or reserve >= budget):
         of = "there is no --budget" if budget is None else f"the budget is {budget:,}"
-        raise memcore.InvalidOptionError(f"--reserve: leaves {reserve:,} tokens free, but {of}")
+        msg = f"--reserve: leaves {counted(reserve, 'token')} free, but {of}"
+        raise memcore.InvalidOptionError(msg)
     with reading(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         found = session.context(budget, reserve_tokens=reserve, calibrated=calibrated)
@@ -286,16 +289,18 @@ def show_context(
 
 def describe(found: memcore.Context, budget: int | None) -> str:
     """One line about how much is shown and how much is left out."""
-    limit = "" if budget is None else f" of {budget:,}"
+    tokens = counted(found.tokens, "token")
+    if budget is not None:
+        tokens = f"{found.tokens:,} of {counted(budget, 'token')}"
     summary = " (summarized)" if found.summary is not None else ""
     billed = ""
     if found.estimated_tokens is not None:
         billed = f"; the provider is estimated to bill {found.estimated_tokens:,}"
     kept_out = "" if found.limited_by is None else f"; limited by: {found.limited_by}"
     return (
-        f"{len(found.messages):,} messages, {found.tokens:,}{limit} tokens, {found.omitted:,} "
-        f"items omitted before seq {found.cut:,}{summary}, {found.open_calls:,} open calls{billed}"
-        f"{kept_out}"
+        f"{counted(len(found.messages), 'message')}, {tokens}, "
+        f"{counted(found.omitted, 'item')} omitted before seq {found.cut:,}{summary}, "
+        f"{counted(found.open_calls, 'open call')}{billed}{kept_out}"
     )
 
 

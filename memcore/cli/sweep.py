@@ -22,7 +22,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, print_pairs
-from memcore.options import checked_file
+from memcore.options import checked_file, counted
 
 __all__ = [
     "show_report",
@@ -75,4 +75,4 @@ def show_report(found: dict[str, Any], *, verb: str, as_json: bool) -> None:
     )
     what = "would be removed; nothing was written" if found["dry_run"] else "removed"
     rest = "" if found["complete"] else "; more is due: run it again"
-    print(f"\n{found['total']:,} objects {what}{rest}")
+    print(f"\n{counted(found['total'], 'object')} {what}{rest}")

@@ -23,6 +23,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
 from memcore.cli.show import PREVIEW_CHARS, kind_of
+from memcore.options import counted
 from memcore.preview import preview
 
 if TYPE_CHECKING:
@@ -121,8 +122,8 @@ def _title(branch: memcore.Branch, *, is_root: bool) -> str:
     name = "(deleted)" if branch.session_id is None else branch.session_id
     where = f" (user {branch.user}, app {branch.app})" if is_root else f" @{branch.fork_seq}"
     return escape(
-        f"{name}{where}: {branch.items:,} items, {branch.tokens:,} tokens, revision "
-        f"{branch.revision:,}"
+        f"{name}{where}: {counted(branch.items, 'item')}, {counted(branch.tokens, 'token')}, "
+        f"revision {branch.revision:,}"
     )
 
 
@@ -130,8 +131,8 @@ def _saved(checkpoint: memcore.Checkpoint, *, live: bool) -> str:
     name = "" if checkpoint.name is None else f" {checkpoint.name}"
     away = "" if live else ", not live"
     return escape(
-        f"* {checkpoint.number}{name} @{checkpoint.seq}: {checkpoint.items:,} items{away}, "
-        f"{timestamp(checkpoint.created_at)}"
+        f"* {checkpoint.number}{name} @{checkpoint.seq}: {counted(checkpoint.items, 'item')}"
+        f"{away}, {timestamp(checkpoint.created_at)}"
     )
 
 
@@ -193,8 +194,9 @@ def list_sessions(
         flexible=0,
     )
     if others:
-        what = "a thread of a graph" if others == 1 else f"{others:,} threads of graphs"
-        print(f"and {what}: memcore ls --threads")
+        print(
+            f"and {counted(others, 'thread of a graph', 'threads of graphs')}: memcore ls --threads"
+        )
 
 
 def _list_threads(found: list[tuple[str, str, ThreadEntry]], *, as_json: bool) -> None:
@@ -241,8 +243,8 @@ def show_difference(
             },
         )
         return
-    also = f", and {found.alike:,} more are alike" if found.alike else ""
-    print(f"{found.shared:,} items are shared{also}")
+    also = f", {found.alike:,} more alike" if found.alike else ""
+    print(f"{counted(found.shared, 'item')} shared{also}")
     rows = [("-", *_row(item)) for item in found.only_a]
     rows += [("+", *_row(item)) for item in found.only_b]
     if not rows:

@@ -25,6 +25,7 @@ from memcore.cli.options import (
 )
 from memcore.cli.output import clip, complain, emit_json, escape, print_table
 from memcore.limits import JSON_DEPTH_MAX
+from memcore.options import counted
 
 __all__ = [
     "show_state",
@@ -180,4 +181,4 @@ def _shown(value: Any) -> Any:
     if not isinstance(value, bytes):
         return value
     begin = value[:_BYTES_SHOWN].hex(" ")
-    return f"<{len(value):,} bytes: {begin}{' …' * (len(value) > _BYTES_SHOWN)}>"
+    return f"<{counted(len(value), 'byte')}: {begin}{' …' * (len(value) > _BYTES_SHOWN)}>"

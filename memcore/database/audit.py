@@ -42,7 +42,14 @@ from memcore.errors import (
     InvalidOptionError,
     NotFoundError,
 )
-from memcore.options import checked_bool, checked_callable, checked_path, checked_several, shown
+from memcore.options import (
+    checked_bool,
+    checked_callable,
+    checked_path,
+    checked_several,
+    counted,
+    shown,
+)
 from memcore.rows import names
 from memcore.session import Engine
 from memcore.store.audit_log import DATABASE, Place
@@ -213,11 +220,7 @@ def _told_tip(place: Place, said: bytes) -> str:
 
 def _told_page(_: Place, said: bytes) -> str:
     page = unpack_page(said)
-    return (
-        f"{len(page.rows)} rows of entries {page.first} on"
-        if page.first
-        else f"{len(page.rows)} rows"
-    )
+    return counted(len(page.rows), "row") + f" of entries {page.first} on" * bool(page.first)
 
 
 _TELLERS: Final[dict[Op, Callable[[Place, bytes], str]]] = {

@@ -34,6 +34,7 @@ from memcore.log import Head, History
 from memcore.log.checkpoint import CheckpointRow, checkpoint_numbers, read_checkpoint
 from memcore.log.history import StoredRow, read_rows
 from memcore.model import ItemKind, Repair, View
+from memcore.options import counted
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
@@ -298,7 +299,8 @@ class _Source:
             place, scope, session, head, runs, list(views.values()), state, forked_from, runs.undone
         )
         if found.has_stand_ins and found.gaps > _stored_in_line(txn, scope, session) + _LOST_MAX:
-            msg = f"{found.where}: its head counts {found.gaps:,} items that are nowhere stored; "
+            gaps = counted(found.gaps, "item that is", "items that are")
+            msg = f"{found.where}: its head counts {gaps} nowhere stored; "
             raise CorruptValueError(f"{msg}run 'memcore check'", key=key)
         return found
 
@@ -507,17 +509,18 @@ class _LeftOut:
     def text(self, source: _Source) -> str:
         """Describe it in words; empty if nothing is left out."""
         parts = [
-            f"{count:,} {what} ({_named(seqs)})"
-            for what, count, seqs in (
-                ("events", len(self.events), self.events),
-                ("items' meta or request id", len(self.beside), self.beside),
+            f"{what} ({_named(seqs)})"
+            for what, seqs in (
+                (counted(len(self.events), "event"), self.events),
+                (f"meta or request id of {counted(len(self.beside), 'item')}", self.beside),
             )
-            if count
+            if seqs
         ]
         if source.views:
-            parts.append(f"{len(source.views):,} compactions (the items that they cover are there)")
+            views = counted(len(source.views), "compaction")
+            parts.append(f"{views} (the covered items are there)")
         if source.runs.checkpoints:
-            parts.append(f"{len(source.runs.checkpoints):,} checkpoints")
+            parts.append(counted(len(source.runs.checkpoints), "checkpoint"))
         if source.state.counters:
             parts.append("the state")
         told = [f"left out {', '.join(parts)}"] if parts else []

@@ -66,7 +66,13 @@ from memcore.log import (
     SessionTxn,
 )
 from memcore.model import View
-from memcore.options import checked_callable, checked_choice, checked_several, need_instance
+from memcore.options import (
+    checked_callable,
+    checked_choice,
+    checked_several,
+    counted,
+    need_instance,
+)
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_UNFINISHED, head_key
@@ -1057,5 +1063,5 @@ def _calls(items: Iterable[Prepared]) -> int:
 
 
 def _cut_short(session: Incoming) -> InvalidItemError:
-    left = session.lines_left
-    return InvalidItemError(f"the session ends early: {left} of its lines are missing")
+    missing = counted(session.lines_left, "line of it is", "lines of it are")
+    return InvalidItemError(f"the session ends early: {missing} missing")

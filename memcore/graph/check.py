@@ -41,6 +41,7 @@ from memcore.graph.manifest import (
 )
 from memcore.graph.read import Deltas, Listing, ThreadView
 from memcore.graph.rows import GraphCheckpointRow, Place, chunk_key, epoch_of, read_chunk, read_pool
+from memcore.options import counted
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import need_free
@@ -106,7 +107,8 @@ def leftovers_of(txn: ReadTxn, scope: int, name: str, number: int, *, now_ms: in
         for namespace, _ in threads.namespaces_of(txn, place)
         for _ in rows.stray_writes(txn, place, namespace)
     )
-    return [f"{where}: pending writes of {strays:,} checkpoints that are gone"] if strays else []
+    gone = counted(strays, "checkpoint that is", "checkpoints that are")
+    return [f"{where}: pending writes of {gone} gone"] if strays else []
 
 
 def is_leaving(txn: ReadTxn, prefix: bytes) -> bool:
@@ -148,7 +150,7 @@ def _pool(txn: ReadTxn, scope: int, pool: int, members: int) -> Iterator[str]:
         yield f"{where} has chunks, but no row"
         return
     if row.members != members:
-        yield f"{where} has {members} threads, its row says {row.members}"
+        yield f"{where} has {counted(members, 'thread')}, its row says {row.members:,}"
     told = 0
     prefix = keys.chunk_prefix(scope, pool)
     for key, value in txn.scan(keys.behind(prefix), keys.after(prefix)):

@@ -34,6 +34,7 @@ from memcore.graph.rows import (
     write_pool,
 )
 from memcore.limits import PIECE_ROWS
+from memcore.options import counted
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import drop_terms, is_erased, need_free, thread_terms
@@ -355,9 +356,10 @@ def prune(
 
 def _need_patience(idle: int, done: Pruned) -> None:
     if idle == _ATTEMPTS_MAX:
+        gone = counted(done.checkpoints, "checkpoint was", "checkpoints were")
         msg = (
-            f"others pruned the thread, or forked what was to go, {idle} times in a row: "
-            f"{done.checkpoints:,} checkpoints were removed, the others stay; run it again"
+            f"others pruned the thread, or forked what was to go, {idle} times in a row: {gone} "
+            "removed, the others stay; run it again"
         )
         raise OutpacedError(msg)
 

@@ -22,6 +22,7 @@ from memcore.codec.values import decode_json, encode_json, open_value, seal_valu
 from memcore.errors import CorruptValueError
 from memcore.log.history import History
 from memcore.model import Checkpoint
+from memcore.options import counted
 from memcore.rows.head import Head, Segment, older_segments
 from memcore.store.interface import ReadTxn, Txn
 from memcore.wire.policy import POLICIES
@@ -94,8 +95,8 @@ class CheckpointRow(NamedTuple):
         found = [*older, *self.segments]
         sizes = sum(s.size for s in older), sum(s.size for s in found)
         if sizes != (before, self.checkpoint.items):
-            msg = f"{self.where}: its segments hold {sizes[1]} items, it says that they are "
-            raise CorruptValueError(f"{msg}{self.checkpoint.items}", key=b"")
+            msg = f"{self.where}: its segments hold {counted(sizes[1], 'item')}, it says "
+            raise CorruptValueError(f"{msg}{self.checkpoint.items:,}", key=b"")
         return History(found)
 
     def mismatch(self) -> CorruptValueError:

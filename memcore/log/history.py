@@ -23,6 +23,7 @@ from memcore.codec.keys import Row
 from memcore.codec.values import encode_json, open_value
 from memcore.errors import CorruptValueError, PolicyMismatchError
 from memcore.model import ItemKind, Mask, Message, View
+from memcore.options import counted
 from memcore.rows import index
 from memcore.rows.head import Head, Segment, head_key
 from memcore.rows.index import NO_COUNTS, Counts
@@ -638,8 +639,8 @@ class CachedSession(CacheFields):
                 done += found
             if wanted:
                 key = index.page_key(self.scope, session, lo)
-                msg = f"the index of session {session} lacks {wanted} records; run 'memcore check'"
-                raise CorruptValueError(msg, key=key)
+                msg = f"the index of session {session} lacks {counted(wanted, 'record')}"
+                raise CorruptValueError(f"{msg}; run 'memcore check'", key=key)
 
     def current_view(self, txn: ReadTxn) -> StoredView | None:
         """Return the view that applies to the live history. Needs ``lock``, after ``catch_up``."""

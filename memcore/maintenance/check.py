@@ -45,6 +45,7 @@ from memcore.log.checkpoint import (
 from memcore.log.history import History, StoredRow, read_rows
 from memcore.log.rewrite import same_calls
 from memcore.model import ItemKind
+from memcore.options import counted
 from memcore.records import record
 from memcore.retention.erasure import SCOPED_KINDS
 from memcore.retention.legal_holds import check_care
@@ -318,14 +319,14 @@ def check_references(txn: ReadTxn, scope: int) -> Iterator[str]:
                 yield f"the entry under key {key.hex()}: its content is not stored"
     found = counted_references(txn, scope)
     prefix = keys.scoped(Kind.BLOB_REFS, scope)
-    counted = {keys.split_scoped(key)[1] for key, _ in txn.scan(prefix, keys.after(prefix))}
-    for slot in sorted(found.keys() | counted):
+    slots = {keys.split_scoped(key)[1] for key, _ in txn.scan(prefix, keys.after(prefix))}
+    for slot in sorted(found.keys() | slots):
         with suppress(CorruptValueError):
             says = blobs.references(txn, scope, slot)
             if says != found[slot] and blobs.header_of(txn, scope, slot) is not None:
                 yield (
                     f"scope {scope}: reference count of the blob {slot.hex()}: it says {says}, "
-                    f"{found[slot]} rows refer to it"
+                    f"{counted(found[slot], 'row refers', 'rows refer')} to it"
                 )
 
 
@@ -656,7 +657,8 @@ class SessionCheck:
         older = older_segments(txn, self.scope, head.link_session, head.link_block)
         history = History(older + head.segments)
         if history.count != head.count:
-            yield f"its segments hold {history.count} items, its head says {head.count}"
+            held = counted(history.count, "item")
+            yield f"its segments hold {held}, its head says {head.count:,}"
             return
         yield from self._own_rows(txn, head)
         yield from self._strays(txn, head)
@@ -729,7 +731,7 @@ class SessionCheck:
                 yield str(row)
                 told += 1
                 if told == _TOLD_MAX:  # a damaged head may claim any number of items
-                    yield f"more than {told} of its {stop - first} items are damaged or missing"
+                    yield f"more than {told:,} of its {stop - first:,} items are damaged or missing"
                     return
             elif record is None:
                 yield f"item {row[1]} has no index record"
@@ -778,10 +780,10 @@ class SessionCheck:
             counter = self.engine.counter_named(head.counter)
         ledger = new_ledger(get_policy(head.policy), counter)
         counts, tag = Counts.of(head), index.counter_tag(head.counter)
-        counted: Sequence[int] = ()
+        known: Sequence[int] = ()
         try:
             edge = history.position_from(counts.stop)
-            counted = unpack(f"<{edge}I", counts.read(txn, self.scope, 0, edge))
+            known = unpack(f"<{edge}I", counts.read(txn, self.scope, 0, edge))
         except CorruptValueError as exc:
             yield str(exc)
             counter, edge = None, history.count  # the sum cannot be computed
@@ -797,8 +799,8 @@ class SessionCheck:
                 if at >= edge and by != tag:
                     yield f"item {seq} was not counted by {head.counter!r}, the session's counter"
                     return
-                if at < len(counted):
-                    tokens = counted[at]
+                if at < len(known):
+                    tokens = known[at]
                 ledger.push(record[index.RECORD.size :], tokens)
                 key = keys.session_row(self.scope, session, Row.ITEM, seq)
                 if chained(txn, key, chain) not in (found, None):
@@ -811,8 +813,9 @@ class SessionCheck:
         tokens = head.tokens if counter is None else ledger.tokens
         if (tokens, ledger.open_count) != (head.tokens, head.open_calls):
             yield (
-                f"its head says {head.tokens} tokens and {head.open_calls} open calls, its index "
-                f"{ledger.tokens} and {ledger.open_count}"
+                f"its head says {counted(head.tokens, 'token')} and "
+                f"{counted(head.open_calls, 'open call')}, its index {ledger.tokens:,} and "
+                f"{ledger.open_count:,}"
             )
 
 

@@ -46,7 +46,7 @@ from memcore.maintenance.salvage_rows import (
     unused,
 )
 from memcore.maintenance.salvage_sessions import Remains, SessionRebuilder
-from memcore.options import checked_callable, checked_file
+from memcore.options import checked_callable, checked_file, counted
 from memcore.privacy.keyring import Key, KeyRing
 from memcore.records import record
 from memcore.rows import names
@@ -684,7 +684,7 @@ class _Salvage:
             )
             app, user = self._sieve.scopes[scope]
             if lost:
-                what = f"{lost} memories of user {user!r} in app {app!r}"
+                what = f"{counted(lost, 'memory', 'memories')} of user {user!r} in app {app!r}"
                 self._lost.append(f"{what}: the items that they rest on")
 
     def _drop(self, txn: Txn, place: Place) -> None:
@@ -704,25 +704,26 @@ class _Salvage:
                 " equally sure, so nothing of theirs was saved, and their key is in the damaged"
                 " file's key file alone"
             )
-        counted: dict[str, int] = defaultdict(int)
+        doubtful: dict[str, int] = defaultdict(int)
         for key in self._sieve.unsure:
             if key[0] == Kind.SESSION:
                 place = keys.split_session_prefix(key)
-                counted[f"session {self._named.get(place, str(place[1]))!r}"] += 1
+                doubtful[f"session {self._named.get(place, str(place[1]))!r}"] += 1
             elif key[0] == Kind.THREAD:
                 place = keys.split_session_prefix(key)
-                counted[f"thread {self._sieve.threads.get(place, str(place[1]))!r}"] += 1
+                doubtful[f"thread {self._sieve.threads.get(place, str(place[1]))!r}"] += 1
             elif key[0] == Kind.KV:
                 place = keys.split_session_prefix(key)
-                counted[f"namespace {self._sieve.namespaces[place]!r}"] += 1
+                doubtful[f"namespace {self._sieve.namespaces[place]!r}"] += 1
             elif key[0] == Kind.MEMORY:
                 app, user = self._sieve.scopes[keys.split_scoped(key)[0]]
-                counted[f"the memory of user {user!r} in app {app!r}"] += 1
+                doubtful[f"the memory of user {user!r} in app {app!r}"] += 1
             elif key[0] == Kind.STATE:
                 scope = keys.state_place(key)[0]
-                counted[label_of(*self._sieve.scopes[scope])] += 1
-        for what, count in sorted(counted.items()):
-            yield f"{what}: {count} rows were possibly deleted or replaced before"
+                doubtful[label_of(*self._sieve.scopes[scope])] += 1
+        for what, count in sorted(doubtful.items()):
+            rows = counted(count, "row was", "rows were")
+            yield f"{what}: {rows} possibly deleted or replaced before"
 
 
 def _features(record: Format, sieve: RowSelector) -> int:

@@ -44,6 +44,7 @@ from memcore.kv import entry_of, reference_in
 from memcore.limits import BLOB_BYTES_MAX, BLOB_CHUNK_BYTES, TOKEN_PAGE_COUNTS
 from memcore.log import Head
 from memcore.log.checkpoint import unpack_checkpoint, unpack_last
+from memcore.options import counted
 from memcore.privacy.keyring import BLOCK, OWNER_BYTES
 from memcore.rows import names
 from memcore.rows.head import head_key
@@ -343,7 +344,7 @@ def forget_unknown(wreck: PageScan, minted: int | None) -> list[str]:
         elif len(kept) < len(found):
             wreck.rows[key] = kept
     return [
-        f"{len(numbers)} rows with the number {max(numbers)}, or another one, of a"
+        f"{counted(len(numbers), 'row')} with the number {max(numbers)}, or another one, of a"
         f" {_NUMBERED[which][0]} that was never given out"
         for which, numbers in sorted(refused.items())
     ]

@@ -28,6 +28,7 @@ from memcore.errors import (
 )
 from memcore.memory import ACTIVE_BY, visible_text
 from memcore.model import Item, ItemKind, Memory, Message, SessionEntry
+from memcore.options import counted
 from memcore.session import Session
 from memcore.wire import WireItem, bind
 from memcore.wire.message import (
@@ -448,8 +449,7 @@ def _why(memory: Memory) -> str:
     if memory.by == "confirmed":
         origin = f"{visible_text(memory.promoted_by or 'somebody')!r} released it from quarantine"
     count = sum(len(each.seqs) for each in memory.sources)
-    items = "1 item" if count == 1 else f"{count} items"
-    sessions = "1 session" if len(memory.sources) == 1 else f"{len(memory.sources)} sessions"
+    items, sessions = counted(count, "item"), counted(len(memory.sources), "session")
     rests = f"; it rests on {items} of {sessions}" if count else ""
     return f"Remembered because {origin or memory.by}{rests}."
 

@@ -39,6 +39,7 @@ from memcore.errors import (
 )
 from memcore.faces import logger
 from memcore.limits import PIECE_ROWS
+from memcore.options import counted
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import (
@@ -317,7 +318,8 @@ def compact_away(store: Store, ids: Iterable[str], probes: list[bytes], judge: J
         scan = scan_copy(path, probes)
         scans.append(scan)
         if scan.stray:
-            return [f"{scan.stray} remains of the user were found outside of the rows of others"]
+            traces = counted(scan.stray, "trace of the user was", "traces of the user were")
+            return [f"{traces} found outside of the rows of others"]
         return judge(path)
 
     try:

@@ -19,6 +19,7 @@ from memcore.codec.keys import Row
 from memcore.codec.values import open_value, seal_value
 from memcore.errors import CorruptValueError
 from memcore.limits import INDEX_PAGE_RECORDS, INDEX_TAIL_RECORDS, TOKEN_PAGE_COUNTS
+from memcore.options import counted
 from memcore.store.interface import ReadTxn, Txn
 
 __all__ = [
@@ -225,7 +226,7 @@ def every_record(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> It
         left -= 1
         yield record
     if left:
-        msg = f"the index of session {session} lacks {left} records; run 'memcore check'"
+        msg = f"the index of session {session} lacks {counted(left, 'record')}; run 'memcore check'"
         raise CorruptValueError(msg, key=page_key(scope, session, lo))
 
 
@@ -270,8 +271,8 @@ class Counts(NamedTuple):
         if len(found) != COUNT_BYTES * (stop - start):
             key = keys.token_page(scope, self.session, self.number, first)
             msg = (
-                f"the token counts of {stop - start} items from key {key.hex()} on are missing or "
-                "cut short; run 'memcore check', or recount the session"
+                f"the token counts of {counted(stop - start, 'item')} from key {key.hex()} on are "
+                "missing or cut short; run 'memcore check', or recount the session"
             )
             raise CorruptValueError(msg, key=key)
         return found
@@ -341,4 +342,5 @@ def check_counts(txn: ReadTxn, scope: int, session: int, head: HeadFields) -> It
             yield f"the token counts of recount {number} have a gap behind {held // COUNT_BYTES}"
         is_own = (known.session, known.number) == (session, number)
         if is_own and held // COUNT_BYTES >= known.stop:
-            yield f"recount {number} counted {held // COUNT_BYTES} items up to seq {known.stop - 1}"
+            items = counted(held // COUNT_BYTES, "item")
+            yield f"recount {number} counted {items} up to seq {known.stop - 1}"

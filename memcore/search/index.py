@@ -36,6 +36,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Kind, SearchRow
 from memcore.codec.values import decoding, open_value, seal_value
 from memcore.errors import CorruptValueError, InternalError
+from memcore.options import counted
 from memcore.search.text import ANALYSIS, packed_terms
 from memcore.search.vectors import (
     BLOCK_PAGES,
@@ -873,8 +874,8 @@ def check_rows(txn: ReadTxn, scope: int, head: IndexHead) -> Iterator[str]:
             yield f"document {each.ordinal} has an ordinal that was never given out"
     if (documents, length) != (head.documents, head.length):
         yield (
-            f"its head says {head.documents} documents of {head.length} terms; there are "
-            f"{documents} of {length}"
+            f"its head says {counted(head.documents, 'document')} of "
+            f"{counted(head.length, 'term')}; found: {documents:,} of {length:,}"
         )
     prefix = keys.search_rows(scope, SearchRow.PLACE)
     if sum(1 for _ in txn.scan(prefix, keys.after(prefix))) != documents:

@@ -61,6 +61,7 @@ from memcore.options import (
     checked_callable,
     checked_optional_int,
     checked_optional_seconds,
+    counted,
 )
 from memcore.records import record
 from memcore.session.change import Change
@@ -589,8 +590,8 @@ def begin(
     why = (
         "the last item is a tool result, which the model has yet to see"
         if found.waiting and found.items
-        else f"{found.items:,} items of {found.tokens:,} tokens make no stage of policy "
-        f"{policy.name!r} due"
+        else f"no stage of policy {policy.name!r} is due at {counted(found.items, 'item')} of "
+        f"{counted(found.tokens, 'token')}"
     )
     reason = f"{why}; force=True or stage= compacts all the same"
     return CompactionDraft(policy, policy.stages[-1], None, status="nothing", reason=reason)
@@ -711,7 +712,7 @@ def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
         return draft
     least = draft.policy.min_gain
     reason = (
-        f"it would not save enough: {before:,} tokens before, {after:,} after"
+        f"it would not save enough: {counted(before, 'token')} before, {after:,} after"
         + f"; the policy asks for at least {least:.0%}" * (least > 0)
     )
     _log.warning("session %r: compaction refused: %s", ref.name, reason)

@@ -30,7 +30,7 @@ from memcore.limits import ITEMS_PAGE, VALUE_FORMAT
 from memcore.log import CachedSession, Head, decode_item
 from memcore.log.history import StoredRow, TailLedger, missing_row, read_rows
 from memcore.model import CallRecord, Item, ItemKind, Message, OpenCall, View
-from memcore.options import checked_bool, shown
+from memcore.options import checked_bool, counted, shown
 from memcore.rows.head import FLAG_REWRITTEN
 from memcore.rows.item import KINDS, split_body
 from memcore.rows.views import view_chain
@@ -342,7 +342,7 @@ def shown_in_notebook(ref: SessionRef) -> str | None:
     last = f", the last {_NOTEBOOK_ITEMS}" if count > _NOTEBOOK_ITEMS else ""
     damaged = min(count, _NOTEBOOK_ITEMS) - len(items)
     last += f", {damaged} of them damaged" if damaged else ""
-    title = f"session {ref.name} of {ref.user} in {ref.app}: {count:,} items{last}"
+    title = f"session {ref.name} of {ref.user} in {ref.app}: {counted(count, 'item')}{last}"
     rows = ((i.seq, i.kind.name.lower(), i.tokens, preview(i.message)) for i in items)
     return html_table(title, ("seq", "kind", "tokens", "text"), rows)
 

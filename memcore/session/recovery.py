@@ -40,7 +40,7 @@ from memcore.log.history import History, merged
 from memcore.log.read import Stored, again, facts_of, opened, predecessor, tokens_of
 from memcore.log.session_txn import rebase_counts
 from memcore.model import Checkpoint
-from memcore.options import checked_bool, checked_choices
+from memcore.options import checked_bool, checked_choices, counted
 from memcore.records import record
 from memcore.rows import index
 from memcore.rows.head import Head, Segment, head_key
@@ -393,7 +393,7 @@ class SessionDiagnosis:
         if self.live is None:
             return Way(target, serves=False, reason="it is not known: the head cannot be read")
         if self.lost:
-            reason = f"{len(self.lost)} of its {self.count} items cannot be read"
+            reason = f"{len(self.lost):,} of its {counted(self.count, 'item')} cannot be read"
             return Way(target, serves=False, reason=reason)
         return Way(
             target,
@@ -414,7 +414,7 @@ class SessionDiagnosis:
                 yield Way(saved.where, serves=False, reason=str(exc))
                 continue
             problem = self._problem(saved, history)
-            reason = problem or f"its {history.count} items can be read"
+            reason = problem or f"its {counted(history.count, 'item')} can be read"
             yield Way(saved.where, not problem, reason, history, saved=saved)
         if not survivors.saved and not survivors.unread:
             yield Way("a checkpoint", serves=False, reason="the session has none")
@@ -438,7 +438,8 @@ class SessionDiagnosis:
         target = "the log" if self.live is not None else "the log, traced back from its last item"
         if not count and not moved:
             return Way(target, serves=False, reason="no item of it can be read")
-        reason = f"{count} items stay, {len(moved)} are appended once more, {len(lost)} are lost"
+        stay = counted(count, "item stays", "items stay")
+        reason = f"{stay}, {len(moved):,} appended once more, {len(lost):,} lost"
         return Way(target, serves=True, reason=reason, kept=kept, moved=moved)
 
     def _joined(self, steps: list[Step], good: set[Step]) -> int:
@@ -832,7 +833,7 @@ class Restoring:
 
 _UNASKED: Final = ("mend", "checkpoint", "log")
 """Steps of a recovery that nobody explicitly requested."""
-_TOLD: Final = "session %r: %s: %d findings, %d items are live, %d were lost; see session.recover()"
+_TOLD: Final = "session %r: %s: %s, %s live, %d lost; see session.recover()"
 _log = logger()
 _DAMAGED_ITEMS: Final = (
     "the damaged rows stay in the file, and 'memcore check' goes on reporting them; 'memcore "
@@ -863,8 +864,11 @@ def recover_lazily(ref: SessionRef) -> bool:
         return False  # there is no session yet, or another owner leases it for now
     if done.status != "sound":
         level = logging.WARNING if done.status == "recovered" else logging.ERROR
-        found, lost = len(done.findings), len(done.lost)
-        _log.log(level, _TOLD, name, done.status, found, done.items, lost)
+        found, live = (
+            counted(len(done.findings), "finding"),
+            counted(done.items, "item is", "items are"),
+        )
+        _log.log(level, _TOLD, name, done.status, found, live, len(done.lost))
     return True
 
 

@@ -192,11 +192,30 @@ def test_stats_and_check(store) -> None:
     assert run("check", "--store", store).stdout == "ok: 2 sessions, 9 items\n"
 
 
+def test_one_is_told_in_the_singular(tmp_path) -> None:
+    path, copy = tmp_path / "one.memcore", tmp_path / "copy.memcore"
+    with memcore.open(path) as db:
+        db.session("chat").append({"role": "user", "content": "x"})
+    verbs = (
+        "check", "tree", "show chat", "context chat", "fork chat new", "checkpoint chat",
+        "diff chat new", "rewind chat@0 --dry-run", "delete chat --dry-run",
+        "recover chat --dry-run", f"copy {path} {copy}", f"salvage {path} --to {copy}.2",
+    )  # fmt: skip
+    told = ""
+    for verb in verbs:
+        of = () if verb.startswith(("copy", "salvage")) else ("--store", path)
+        ran = run(*verb.split(), *of)
+        assert ran.exit_code == 0, ran.output
+        told += ran.output
+    assert re.findall(r"\b1 (?:[a-z]+ )?[a-z]+s\b", told) == []
+    assert {*re.findall(r"\b1 [a-z]+", told)} >= {"1 session", "1 item", "1 message"}
+
+
 def test_check_with_findings(store, monkeypatch) -> None:
     monkeypatch.setattr(memcore.Database, "check", lambda self, progress: ["item 3\n is gone"])
     ran = run("check", "--store", store)
     assert ran.exit_code == ExitCode.FINDINGS
-    assert ran.stdout == "item 3\\n is gone\n1 findings: 2 sessions, 9 items\n"
+    assert ran.stdout == "item 3\\n is gone\n1 finding: 2 sessions, 9 items\n"
     assert json.loads(run("check", "--store", store, "--json").stdout)["ok"] is False
 
 
@@ -272,7 +291,7 @@ def test_nothing_is_compacted_that_is_not_due(store) -> None:
     for options in ("--dry-run",), ("--yes",):
         ran = run("compact", "chat", "--store", store, *options)
         assert ran.exit_code == 0
-        assert "no stage of policy 'default' due; --force or --stage compacts" in ran.stdout
+        assert "is due at 5 items of 47 tokens; --force or --stage compacts" in ran.stdout
     assert "nothing was written" in run(
         "compact", "chat", "--store", store, "--policy", "keep_last", "--force", "--keep-last", 1,
         "--dry-run",

@@ -118,7 +118,7 @@ def test_a_fork_and_its_parent(store):
     assert [item["item"]["content"] for item in found["only_a"]] == ["4"]
     assert [(item["seq"], item["kind"]) for item in found["only_b"]] == [(3, "user"), (4, "user")]
     shown = run("diff", "--store", store, "chat", "fork", "--user", "alice").stdout
-    assert shown.startswith("2 items are shared\n")
+    assert shown.startswith("2 items shared\n")
     assert [line[:1] for line in shown.splitlines()][-3:] == ["-", "+", "+"]
 
 
@@ -221,6 +221,6 @@ def test_what_is_lost_is_told(store):
         assert run(*arguments, "--step", "mend").exit_code == ExitCode.CORRUPT
         ran = run(*arguments)
         assert ran.exit_code == ExitCode.FINDINGS, ran.output
-        assert "2 items are live, 1 of them appended once more; 1 are lost, 0 are" in ran.stdout
+        assert "2 items are live, 1 of them appended once more; 1 lost, 0 not" in ran.stdout
         assert "checkpoint 3 says where the session was" in ran.stdout
         assert run(*arguments).exit_code == 0

@@ -116,7 +116,7 @@ def test_salvage(store, tmp_path) -> None:
     assert parsed("check", "--store", tmp_path / "new")["ok"] is True
     ran = run("salvage", store, "--to", tmp_path / "again")
     assert ran.exit_code == ExitCode.FINDINGS
-    assert "session 'chat' of user 'alice' in app 'default': 1 items lost: 3" in ran.stdout
+    assert "session 'chat' of user 'alice' in app 'default': 1 item lost: 3" in ran.stdout
     assert run("salvage", store, "--to", tmp_path / "new").exit_code == ExitCode.REFUSED
     assert run("salvage", tmp_path / "no", "--to", tmp_path / "x").exit_code == ExitCode.NOT_FOUND
     (tmp_path / "foreign").write_bytes(b"no store" * 9999)

@@ -114,7 +114,7 @@ def test_a_thread_that_is_not_there_is_named(store) -> None:
 def test_the_table_says_what_would_go(store) -> None:
     ran = run("prune", "other", "--store", store, "--dry-run")
     assert ran.exit_code == 0
-    assert "4 checkpoints of 1 threads would be removed; nothing was written" in ran.stdout
+    assert "4 checkpoints of 1 thread would be removed; nothing was written" in ran.stdout
 
 
 def test_what_comes_late_is_told_of_and_goes(store) -> None:

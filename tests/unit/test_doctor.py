@@ -368,7 +368,7 @@ def test_the_worst_comes_first_and_soundness_needs_no_plan(store) -> None:
     assert plan.repairs[0].findings == ("page 7 is bad",)
     assert "memcore salvage 'a b' --to NEW" in plan.steps[3]
     ran = run("check", "--repair-plan", "--store", store)
-    assert (ran.exit_code, ran.stdout) == (0, "ok: 1 sessions, 10 items\n")
+    assert (ran.exit_code, ran.stdout) == (0, "ok: 1 session, 10 items\n")
 
 
 def test_the_plan_is_printed(tmp_path) -> None:

@@ -211,7 +211,7 @@ def test_a_remain_outside_of_rows_is_found(db, path, monkeypatch):
         receipt = db.erase(WHO, probes=[MARK])
     assert not receipt.bytes_gone
     assert receipt.verification["found"] == 1
-    assert "remains of the user" in receipt.pending[0]
+    assert "trace of the user was found" in receipt.pending[0]
     (finished,) = db.finish_erasures()
     assert finished.bytes_gone
     assert finished.id == receipt.id

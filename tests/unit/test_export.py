@@ -399,11 +399,11 @@ def test_a_session_that_ends_early_leaves_nothing(db, open_db, path) -> None:
     other = open_db(path=path.with_name("other.memcore"))
     done = other.import_(lines[: count - 1] + lines[count + 1 :])
     assert done.failures == [
-        "line 1 (session 'a'): the session ends early: 2 of its lines are missing"
+        "line 1 (session 'a'): the session ends early: 2 lines of it are missing"
     ]
     assert [entry.session_id for entry in other.sessions()] == ["b"]
     done = other.import_(lines[:3])
-    assert "1,198 of its lines" in done.failures[0] or "1198 of its lines" in done.failures[0]
+    assert "1,198 lines of it" in done.failures[0]
     assert other.import_(lines).failures == []
     assert exported(other) == exported(db)
 
@@ -1126,9 +1126,9 @@ def test_what_messages_cannot_hold_is_listed_or_refused(db) -> None:
     assert len(json.loads(line)["messages"]) == 21
     (text,) = told
     assert text.startswith(
-        "session 's': left out 1 events (seq 2), 1 items' meta or request id (seq 1)"
+        "session 's': left out 1 event (seq 2), meta or request id of 1 item (seq 1)"
     )
-    assert text.endswith(", 1 compactions (the items that they cover are there)")
+    assert text.endswith(", 1 compaction (the covered items are there)")
 
 
 def test_wrong_calls(db, open_db) -> None:

@@ -382,7 +382,7 @@ DAMAGE: dict[str, tuple[Callable[[memcore.Database], Callable[[Txn], object]], s
     "a chunk": (lambda db: lose(chunk_keys(db)[3]), r"the chunk [0-9a-f]+ of a checkpoint is miss"),
     "all chunks": (lambda db: lambda txn: txn.delete_range(chunk_keys(db)[0], b"\x11"), "missing"),
     "the pool": (lambda db: lose(keys.chunk_prefix(1, 1)), "the pool 1 of .* is missing"),
-    "the count": (lambda db: counted_wrong, "has 1 threads, its row says 7"),
+    "the count": (lambda db: counted_wrong, "has 1 thread, its row says 7"),
     "the head": (lambda db: lose(keys_of(db, ThreadRow.HEAD)[0]), "the head of thread 1 is miss"),
     "the name": (lambda db: lose(rows_under(db, Kind.THREAD_NAME)[0]), "rows but no name"),
     "the rows": (

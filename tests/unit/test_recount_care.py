@@ -82,7 +82,7 @@ def change(db: memcore.Database, key: bytes, edit: Any) -> None:
         (TOKEN_PAGE_COUNTS, lambda body: body[:30], "missing or cut short"),
         (0, lambda body: body[:-1], "have a gap"),
         (0, lambda body: b"\x09" + body[1:], "its head says"),
-        (TOKEN_PAGE_COUNTS, lambda body: body + bytes(400), "counted 1200 items"),
+        (TOKEN_PAGE_COUNTS, lambda body: body + bytes(400), "counted 1,200 items"),
     ],
 )
 def test_check_finds_damaged_counts_and_a_recount_mends_them(damaged, first, edit, words):
@@ -92,7 +92,7 @@ def test_check_finds_damaged_counts_and_a_recount_mends_them(damaged, first, edi
         assert any(words in finding for finding in findings), findings
         if words != "its head says":
             assert Damage.TOKENS in {damage_of(finding) for finding in findings}
-        if words != "counted 1200 items":  # these are no live session's counts
+        if words != "counted 1,200 items":  # these are no live session's counts
             done = fresh.session("s", counter="bytes/3").recount("bytes/3")
             assert done.items == COUNT + 1 - 50
         else:

@@ -83,7 +83,7 @@ def test_a_handle_recovers_its_session_if_it_was_opened_so(db, session, damage, 
         db.session("chat", auto_recover=False).context()
     healed = db.session("chat", auto_recover=True)
     assert len(healed.context().messages) == 9
-    assert "session 'chat': recovered: 1 findings, 9 items are live, 1 were lost" in caplog.text
+    assert "session 'chat': recovered: 1 finding, 9 items are live, 1 lost" in caplog.text
     usable(healed)
     caplog.clear()
     sound = db.session("chat", auto_recover=True, recount=True, counter="bytes/4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -229,6 +230,23 @@ def undocumented(module: ast.Module) -> list[str]:
     return missing if ast.get_docstring(module) else ["the module", *missing]
 
 
+COUNTED = re.compile(r" (?:[a-z]+ )?(?!(?:is|was|has|does)\b)[a-z]+s\b")
+
+
+def plurals(module: ast.Module) -> list[str]:
+    """Counts in texts before a noun in the plural, which is wrong for 1: ``counted`` knows."""
+    return [
+        f"line {node.lineno}: {ast.unparse(number.value)}{text.value:.20}"
+        for node in ast.walk(module)
+        if isinstance(node, ast.JoinedStr)
+        for number, text in zip(node.values, node.values[1:], strict=False)
+        if isinstance(number, ast.FormattedValue) and isinstance(text, ast.Constant)
+        if ast.unparse(number.value).startswith("len(")
+        or (number.format_spec is not None and "," in ast.unparse(number.format_spec))
+        if COUNTED.match(text.value)
+    ]
+
+
 def test_the_tree_was_found() -> None:
     assert ROOT / "memcore" / "errors.py" in MODULES
     assert Path(__file__) in TESTS
@@ -254,6 +272,11 @@ def test_names_say_something() -> None:
 def test_only_the_command_line_prints() -> None:
     quiet = [path for path in MODULES if "cli" not in Path(name(path)).with_suffix("").parts]
     assert found_in(quiet, partial(calls, function="print")) == {}
+
+
+def test_the_command_line_counts_one_in_the_singular() -> None:
+    shown = [path for path in MODULES if "cli" in Path(name(path)).with_suffix("").parts]
+    assert found_in(shown, plurals) == {}
 
 
 def test_no_exception_is_swallowed() -> None:
@@ -379,5 +402,11 @@ def test_the_rules_see_what_they_forbid() -> None:
     assert long_functions(module) == []
     assert asked(module) == ["line 26: What holds one object."]
     assert list(holders(module)) == ["Holder"]
+    assert plurals(
+        ast.parse('f"{n:,} items, {len(x)} open calls; {n:,} of {x} was {n} items"')
+    ) == [
+        "line 1: n items, ",
+        "line 1: len(x) open calls; ",
+    ]
     assert list(deep_functions(module)) == ["line 34: innermost"]
     assert list(exported(module)) == [("home", "home"), ("home", "other")]
