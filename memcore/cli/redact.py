@@ -91,7 +91,9 @@ def redact_store(
         emit_json("redact", {"dry_run": dry_run, "policy": policy, "findings": told})
     else:
         _show(found)
-        if any(each.rewritten for each in found):
+        if dry_run:
+            print("\nnothing was written")
+        elif any(each.rewritten for each in found):
             advice = (
                 "old bytes stay on the server until it has vacuumed, and in its log and backups"
                 if store.startswith(SERVER_SCHEMES)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from memcore import blobs, memory
 from memcore.audit import record_event
@@ -37,7 +37,7 @@ from memcore.rows.views import StoredView, read_view
 from memcore.session import Engine
 from memcore.session.engine import SessionOptions, SessionRef
 from memcore.session.memory import would_forget
-from memcore.session.recount import recount
+from memcore.session.recount import need_countable, recount
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, rewrite_views
 from memcore.store.interface import ReadTxn, Txn
 
@@ -102,6 +102,18 @@ class SessionPlace(NamedTuple):
     number: int
 
 
+@record(slots=True)
+class _DryRun:
+    """Effects of the changes so far in a scope, if they were made: the next ones depend on them."""
+
+    gone: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """The items that would be rewritten, by the session that owns them."""
+    forgotten: set[int] = field(default_factory=set)
+    """Memories that would go with these items."""
+    renewed: set[int] = field(default_factory=set)
+    """Sessions that show something rewritten, and would be counted anew."""
+
+
 RedactsAt = Callable[[str, str, str | None], Redacts]
 """Redactor at ``(app, user, session)``; a user without a name: the state that all users share."""
 
@@ -124,9 +136,9 @@ def redact_all(
 ) -> Iterator[Finding]:
     """Redact everything that users own, or only count the findings without ``write``.
 
-    Rows that are damaged, held or cannot be redacted are left, and the finding counts them. A scope
-    with one damaged name row of its two is found by the other; one without a readable name is
-    reported.
+    Without ``write``, the findings are those that the same call would yield with it. Rows that are
+    damaged, held or cannot be redacted are left, and the finding counts them. A scope with one
+    damaged name row of its two is found by the other; one without a readable name is reported.
 
     Args:
         engine: engine of the open database.
@@ -148,27 +160,37 @@ def redact_all(
         if its_user and user in (None, its_user) and app in (None, its_app):
             shared.add(its_app)
             owner = _Owner(its_app, its_user, scope)
-            yield from _redact_user(engine, owner, redacts_at, write=write)
+            dry = None if write else _DryRun()
+            yield from _redact_user(engine, owner, redacts_at, dry)
     for name, scope in sorted(apps.items()):
         if name in shared and app in (None, name):
             told = Finding(name, "", None, "app state")
             its = redacts_at(name, "", None)
-            yield _redact_state(engine, (scope, 0), its, told, write=write)
+            yield _redact_state(engine, (scope, 0), its, told, None if write else _DryRun())
 
 
 def _redact_user(
-    engine: Engine, owner: _Owner, redacts_at: RedactsAt, *, write: bool
+    engine: Engine, owner: _Owner, redacts_at: RedactsAt, dry: _DryRun | None
 ) -> Iterator[Finding]:
     app, user, _ = owner
     found, damaged = engine.store.read(lambda txn: _sessions_of(txn, owner))
     yield Finding(app, user, None, "names", unreadable=damaged)
+    beside = redacts_at(app, user, None)
+    # First what goes, or is rewritten, along with items: nobody would count its findings then.
+    memories = _redact_memories(engine, owner, beside, dry)
+    its = [redacts_at(app, user, place.session) for place in found]
+    views = [
+        _redact_views(engine, place, redacts, dry)
+        for place, redacts in zip(found, its, strict=True)
+    ]
+    for place, redacts, told in zip(found, its, views, strict=True):
+        yield from _redact_session(engine, place, redacts, told, dry)
     for place in found:
-        its = redacts_at(app, user, place.session)
-        yield from redact_session(engine, place, its, write=write)
-    if write:
-        for place in found:
-            yield from recount_rewritten(engine, place)
-    yield from _redact_beside(engine, owner, redacts_at(app, user, None), write=write)
+        yield from recount_rewritten(engine, place, dry)
+    told = Finding(app, user, None, "state")
+    yield _redact_state(engine, (owner.scope, 0), beside, told, dry)
+    yield memories
+    yield from _redact_namespaces(engine, owner, beside, dry)
 
 
 def sessions_in(txn: ReadTxn, app: str, user: str) -> list[SessionPlace]:
@@ -199,9 +221,7 @@ def _numbers(txn: ReadTxn, kind: int, scope: int) -> list[int]:
     return found
 
 
-def redact_session(
-    engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool = True
-) -> Iterator[Finding]:
+def redact_session(engine: Engine, place: SessionPlace, redacts: Redacts) -> Iterator[Finding]:
     """Rewrite a session's rows with findings: items, views, state and checkpoints.
 
     Items (including undone ones) keep seq, time, calls and prefix hash; forks that share them see
@@ -210,23 +230,36 @@ def redact_session(
     Raises:
         StorageError: what was written so far stays written; another call resumes.
     """
+    yield from _redact_session(engine, place, redacts, _redact_views(engine, place, redacts))
+
+
+def _redact_session(
+    engine: Engine,
+    place: SessionPlace,
+    redacts: Redacts,
+    views: Finding,
+    dry: _DryRun | None = None,
+) -> Iterator[Finding]:
     found = place[3:]
-    views = _redact_views(engine, place, redacts, write=write)
-    yield _redact_items(engine, place, redacts, write=write)
+    yield _redact_items(engine, place, redacts, dry)
     yield views
-    yield _redact_state(engine, found, redacts, Finding(*place[:3], "state"), write=write)
+    yield _redact_state(engine, found, redacts, Finding(*place[:3], "state"), dry)
     saved = Finding(*place[:3], "checkpoints")
     for number in engine.store.read(lambda txn: list(checkpoint_numbers(txn, *found))):
-        _redact_saved(engine, (*found, number), redacts, saved, write=write)
+        _redact_saved(engine, (*found, number), redacts, saved, dry)
     yield saved
 
 
-def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
+def _redact_items(
+    engine: Engine, place: SessionPlace, redacts: Redacts, dry: _DryRun | None
+) -> Finding:
     done = Finding(*place[:3], "items")
     unseen = Finding(*place[:3], "views")  # discarded: views count their own findings
+    commit = partial(_commit, views=(redacts, unseen))
+    if dry is not None:
+        commit = partial(_foresee_items, dry=dry)
     planned: list[Rewriting] = []
     size = 0
-    seqs: list[int] = []
     for value, item in _items(engine, place, done):
         try:
             made, classes = redacts.value(item.message)
@@ -238,9 +271,6 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
             continue
         done.classes.update(classes)
         done.classes.update(more)
-        if not write:
-            seqs.append(item.seq)
-            continue
         if item.kind == ItemKind.EVENT:
             made = {**made, "type": item.message["type"]}
         try:
@@ -257,17 +287,16 @@ def _redact_items(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
         planned.append(plan)
         size += plan.size + len(plan.encoded)
         if len(planned) == _PAGE or size >= _PAGE_BYTES:
-            _commit(engine, place, planned, (redacts, unseen), done)
+            commit(engine, place, planned, told=done)
             planned, size = [], 0
     if planned:
-        _commit(engine, place, planned, (redacts, unseen), done)
-    if seqs:
-        found = engine.store.read(lambda txn: would_forget(txn, engine, *place[3:], seqs))
-        done.forgotten += len(found)
+        commit(engine, place, planned, told=done)
     return done
 
 
-def _redact_views(engine: Engine, place: SessionPlace, redacts: Redacts, *, write: bool) -> Finding:
+def _redact_views(
+    engine: Engine, place: SessionPlace, redacts: Redacts, dry: _DryRun | None = None
+) -> Finding:
     """Redact the views that were not rewritten along with an item."""
     told = Finding(*place[:3], "views")
     changed = 0
@@ -280,7 +309,11 @@ def _redact_views(engine: Engine, place: SessionPlace, redacts: Redacts, *, writ
             continue
         if stored is not None:
             changed += _shown(engine, stored, redacts, told) is not stored
-    if not write or not changed:
+    if not changed:
+        return told
+    if dry is not None:
+        if _foresee(engine, place[3:], changed, told):
+            dry.renewed.add(place.number)
         return told
 
     def closure(txn: Txn) -> int | None:
@@ -344,18 +377,15 @@ class _Planned(NamedTuple):
     after: Any
 
 
-def _redact_beside(
-    engine: Engine, owner: _Owner, redacts: Redacts, *, write: bool
+def _redact_namespaces(
+    engine: Engine, owner: _Owner, redacts: Redacts, dry: _DryRun | None
 ) -> Iterator[Finding]:
-    """Redact the state that sessions share, the user's memories and the caller's entries.
+    """Redact the caller's entries.
 
     Entries written by adapters are counted but left: they have indexes and parts that only the
     adapters know. So are those of a namespace whose name cannot be read. Keys and names stay, too.
     """
     app, user, scope = owner
-    told = Finding(app, user, None, "state")
-    yield _redact_state(engine, (scope, 0), redacts, told, write=write)
-    yield _redact_memories(engine, owner, redacts, write=write)
 
     def look(txn: ReadTxn) -> tuple[dict[int, bool], int]:
         named, damaged = names.found_names(txn, Kind.KV_NAMESPACE, scope)
@@ -369,12 +399,15 @@ def _redact_beside(
     yield Finding(app, user, None, "names", unreadable=damaged)
     for number, stays in found.items():
         told = Finding(app, user, None, "kv")
-        yield _redact_entries(engine, (scope, number), redacts, told, write=write and not stays)
-        if write and stays:
+        write = None if stays else partial(_write_entries, engine, scope, told, dry)
+        yield _redact_entries(engine, (scope, number), redacts, told, write)
+        if stays:
             told.kept += sum(told.classes.values())
 
 
-def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: bool) -> Finding:
+def _redact_memories(
+    engine: Engine, owner: _Owner, redacts: Redacts, dry: _DryRun | None
+) -> Finding:
     """Redact the long-term memories with all their versions; subjects and slots stay."""
     app, user, scope = owner
     told = Finding(app, user, None, "memories")
@@ -388,36 +421,41 @@ def _redact_memories(engine: Engine, owner: _Owner, redacts: Redacts, *, write: 
         texts = list(memory.texts_in(txn, scope, number))
         return texts, list(memory.names_in(txn, scope, number))
 
-    def closure(txn: Txn, number: int) -> bool | None:
-        book = memory.Book(txn, scope, engine.seed)
-        return memory.redact_entry(book, number, lambda value: redacts.value(value)[0])
+    def closure(txn: ReadTxn, number: int) -> bool | None:
+        book = memory.Book(txn, scope, engine.seed)  # type: ignore[arg-type]
+        return memory.redact_entry(
+            book, number, lambda value: redacts.value(value)[0], write=dry is None
+        )
 
+    perform = engine.store.transact if dry is None else engine.store.read
     for number in engine.store.read(lambda txn: memory.entry_numbers(txn, scope)):
         try:
             texts, named = engine.store.read(partial(look, number=number))
             for text in texts:
                 counted(text)
             told.kept += sum(counted(name) != name for name in named)
-            done = engine.store.transact(partial(closure, number=number)) if write else False
+            done = perform(partial(closure, number=number))
         except CorruptValueError:
             told.unreadable += 1
             continue
         told.held += done is None
         told.rewritten += bool(done)
-    _redact_reasons(engine, scope, redacts, told, write=write)
+    _redact_reasons(engine, scope, redacts, told, dry)
     return told
 
 
 def _redact_reasons(
-    engine: Engine, scope: int, redacts: Redacts, told: Finding, *, write: bool
+    engine: Engine, scope: int, redacts: Redacts, told: Finding, dry: _DryRun | None
 ) -> None:
     """Redact the reasons and tools of outcomes, of which playbooks are made; scenarios stay."""
 
-    def closure(txn: Txn) -> int | None:
+    def closure(txn: ReadTxn) -> int | None:
         if is_held(txn, scope):
             return None
-        book = memory.Book(txn, scope, engine.seed)
-        return memory.redact_outcomes(book, lambda value: redacts.value(value)[0])
+        book = memory.Book(txn, scope, engine.seed)  # type: ignore[arg-type]
+        return memory.redact_outcomes(
+            book, lambda value: redacts.value(value)[0], write=dry is None
+        )
 
     try:
         outcomes = engine.store.read(lambda txn: list(memory.texts_of_outcomes(txn, scope)))
@@ -426,8 +464,8 @@ def _redact_reasons(
         for classes in (*found, *names):
             told.classes.update(classes)
         told.kept += sum(map(bool, names))
-        if write and any(found):
-            done = engine.store.transact(closure)
+        if any(found):
+            done = (engine.store.transact if dry is None else engine.store.read)(closure)
             told.held += done is None
             told.rewritten += done or 0
     except CorruptValueError:
@@ -435,7 +473,11 @@ def _redact_reasons(
 
 
 def _redact_state(
-    engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding, *, write: bool
+    engine: Engine,
+    place: tuple[int, int],
+    redacts: Redacts,
+    told: Finding,
+    dry: _DryRun | None,
 ) -> Finding:
     """Redact all stored versions of each field, not only the current one."""
     rows = keys.state_rows(*place)
@@ -461,7 +503,9 @@ def _redact_state(
                 told.unreadable += 1
             except (ValueError, RecursionError):  # nested too deep, or too large when redacted
                 told.kept += 1
-        if planned and write:
+        if planned and dry is not None:
+            _foresee(engine, place, len(planned), told)
+        elif planned:
             done = engine.store.transact(
                 lambda txn, planned=planned: _replace(txn, place, planned)  # type: ignore[misc]
             )
@@ -486,6 +530,14 @@ def _replace(txn: Txn, place: tuple[int, int], planned: list[_Planned]) -> int |
     return done
 
 
+def _foresee(engine: Engine, place: tuple[int, int], count: int, told: Finding) -> bool:
+    """Count what would become of changes in a session, or a scope (0); True: they would be made."""
+    is_free = not engine.store.read(lambda txn: is_held(txn, *place))
+    told.rewritten += count * is_free
+    told.held += count * (not is_free)
+    return is_free
+
+
 def _tell(told: Finding, planned: Sequence[object], done: int | None) -> None:
     """Count the outcome of planned changes; None: they are under a legal hold."""
     if done is None:
@@ -496,7 +548,11 @@ def _tell(told: Finding, planned: Sequence[object], done: int | None) -> None:
 
 
 def _redact_saved(
-    engine: Engine, place: tuple[int, int, int], redacts: Redacts, told: Finding, *, write: bool
+    engine: Engine,
+    place: tuple[int, int, int],
+    redacts: Redacts,
+    told: Finding,
+    dry: _DryRun | None,
 ) -> None:
     saved = None
     try:
@@ -512,7 +568,8 @@ def _redact_saved(
     if saved is None or made is said:
         return
     told.classes.update(classes)
-    if not write:
+    if dry is not None:
+        _foresee(engine, place[:2], 1, told)
         return
     after = saved._replace(checkpoint=replace(saved.checkpoint, name=made[0], meta=made[1]))
 
@@ -529,9 +586,16 @@ def _redact_saved(
 
 
 def _redact_entries(
-    engine: Engine, place: tuple[int, int], redacts: Redacts, told: Finding, *, write: bool
+    engine: Engine,
+    place: tuple[int, int],
+    redacts: Redacts,
+    told: Finding,
+    write: Callable[[list[_Planned]], None] | None,
 ) -> Finding:
-    """Redact a namespace's entries, including expired ones that no sweep has removed yet."""
+    """Redact a namespace's entries, including expired ones that no sweep has removed yet.
+
+    Without ``write``, they are only searched.
+    """
     prefix = keys.kv_prefix(*place)
     start: bytes | None = prefix
     while start is not None:
@@ -552,18 +616,15 @@ def _redact_entries(
             except (ValueError, RecursionError):  # nested too deep, or too large when redacted
                 told.kept += 1
                 continue
-            if not write or (made is entry and content is None):
-                continue
-            if content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX:
-                _write_large(engine, _Planned(key, value, made), content, told)
+            if write is None or (made is entry and content is None):
                 continue
             planned.append(_Planned(key, value, (made, content)))
             size += len(value) + len(made.payload) + len(content or b"")
             if size >= _PAGE_BYTES:
-                _write_entries(engine, place[0], planned, told)
+                write(planned)
                 planned, size = [], 0
-        if planned:
-            _write_entries(engine, place[0], planned, told)
+        if planned and write is not None:
+            write(planned)
     return told
 
 
@@ -598,7 +659,16 @@ def _redacted_content(
     return after
 
 
-def _write_entries(engine: Engine, scope: int, planned: list[_Planned], told: Finding) -> None:
+def _write_entries(
+    engine: Engine, scope: int, told: Finding, dry: _DryRun | None, planned: list[_Planned]
+) -> None:
+    if dry is not None:
+        _foresee(engine, (scope, 0), len(planned), told)
+        return
+    for key, before, (entry, content) in planned:
+        if _is_large(content):
+            _write_large(engine, _Planned(key, before, entry), content, told)
+    planned = [each for each in planned if not _is_large(each.after[1])]
     seed, now_ms = _blob_seed(engine), engine.now_ms()
 
     def closure(txn: Txn) -> tuple[int | None, list[bytes]]:
@@ -620,6 +690,10 @@ def _write_entries(engine: Engine, scope: int, planned: list[_Planned], told: Fi
     done, leaving = engine.store.transact(closure)
     blobs.finish_leaving(engine.store, leaving)
     _tell(told, planned, done)
+
+
+def _is_large(content: bytes | None) -> TypeGuard[bytes]:
+    return content is not None and len(content) > BLOB_INLINE_COMMIT_BYTES_MAX
 
 
 def _write_large(engine: Engine, planned: _Planned, content: bytes, told: Finding) -> None:
@@ -731,12 +805,36 @@ def _commit(
     _tell(told, planned, None if done is None else len(done.seqs))
 
 
+def _foresee_items(
+    engine: Engine, place: SessionPlace, planned: list[Rewriting], told: Finding, dry: _DryRun
+) -> None:
+    """Count what ``_commit`` would do, memories that rest on items of several sessions included."""
+    gone = dry.gone[place.number].union(keys.number_of(each.key) for each in planned)
+
+    def look(txn: ReadTxn) -> tuple[list[int], list[int]] | None:
+        family = family_of(txn, *place[3:])
+        if any(is_held(txn, place.scope, each) for each in family):
+            return None
+        return family, would_forget(txn, engine, *place[3:], gone, also=dry.gone)
+
+    found = engine.store.read(look)
+    if found is not None:
+        family, forgotten = found
+        told.forgotten += len(set(forgotten) - dry.forgotten)
+        dry.forgotten.update(forgotten)
+        dry.gone[place.number] = gone
+        dry.renewed.update(family)
+    _tell(told, planned, None if found is None else len(planned))
+
+
 def _marked(envelope: dict[str, Any], meta: Any) -> dict[str, Any]:
     told = {**(envelope.get("envelope") or {}), "redacted": True}
     return {"request_id": envelope.get("request_id"), "envelope": told, "meta": meta}
 
 
-def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
+def recount_rewritten(
+    engine: Engine, place: SessionPlace, dry: _DryRun | None = None
+) -> Iterator[Finding]:
     """Recount the tokens of a rewritten session: placeholders may count more.
 
     The head permanently records that something was rewritten, so an interrupted redaction is
@@ -753,9 +851,14 @@ def recount_rewritten(engine: Engine, place: SessionPlace) -> Iterator[Finding]:
     try:
         value = engine.store.read(lambda txn: txn.get(key))
         head = None if value is None else Head.unpack(key, value)
-        if head is not None and head.flags & FLAG_REWRITTEN:
+        is_due = dry is not None and number in dry.renewed
+        if head is not None and (is_due or head.flags & FLAG_REWRITTEN):
             address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
-            recount(address, engine.counter_named(head.counter), None, anew=True)
+            counter = engine.counter_named(head.counter)
+            if dry is None:
+                recount(address, counter, None, anew=True)
+            else:
+                need_countable(address, counter)
     except NotFoundError:
         return  # deleted concurrently
     except CorruptValueError:

@@ -634,10 +634,10 @@ def clear_outcomes(book: Book, until_ms: int) -> bool:
     return is_whole
 
 
-def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
+def redact_outcomes(book: Book, redact: Callable[[Any], Any], *, write: bool = True) -> int:
     """Replace findings in reasons and tools of outcomes, and in their playbooks; return the number.
 
-    The scenario stays: it is looked up as it is.
+    The scenario stays: it is looked up as it is. Without ``write``, only count them.
     """
     done = 0
     scenarios: dict[str, None] = {}
@@ -656,10 +656,12 @@ def redact_outcomes(book: Book, redact: Callable[[Any], Any]) -> int:
             failed=dict(failed),
             instead={made[name]: made[other] for name, other in outcome.instead.items()},
         )
-        if told != outcome:
+        if told == outcome:
+            continue
+        done += 1
+        if write:
             book.txn.put(key, seal_value(key, *encode_json(_pack_outcome(told))))
             scenarios[outcome.scenario] = None
-            done += 1
     for scenario in scenarios:  # once, since each reads all outcomes of its scenario
         _fold(book, scenario, anew=True)
     return done

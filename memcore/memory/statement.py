@@ -822,7 +822,7 @@ def forget_items(
         if first is None:
             return count
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
-        cut = partial(_cut_items, session, gone)
+        cut = partial(_cut_items, {session: gone})
     todo = set(numbers)
     while todo:
         number = min(todo)  # what was united before that in which it was united
@@ -837,8 +837,17 @@ def forget_items(
     return count
 
 
-def would_forget(book: Book, session: int, *, seqs: Collection[int] | None = None) -> list[int]:
-    """Return the ids of the memories that ``forget_items`` would forget, in their order."""
+def would_forget(
+    book: Book,
+    session: int,
+    *,
+    seqs: Collection[int] | None = None,
+    also: Mapping[int, Collection[int]],
+) -> list[int]:
+    """Return the ids of the memories that ``forget_items`` would forget, in their order.
+
+    ``also``: items by session that would be gone before.
+    """
     txn, scope = book.txn, book.scope
     first = None if seqs is None else min(seqs, default=NUMBER_END)
     found = []
@@ -857,11 +866,18 @@ def would_forget(book: Book, session: int, *, seqs: Collection[int] | None = Non
     else:
         gone = frozenset(seqs)
         numbers = sorted({n for seq in gone for n in with_source(txn, scope, session, seq)})
-        cut = partial(_cut_items, session, gone)
-    for number in sorted(set(numbers) - set(summaries)):
+        cut = partial(_cut_items, {**also, session: gone})
+    todo = set(numbers) - set(summaries)
+    while todo:
+        number = min(todo)
+        todo.remove(number)
         with suppress(CorruptValueError):
             known = read_entry(txn, scope, number)
-            if known is None or known.is_gone or rests_on_hold(txn, scope, known):
+            if known is None or known.is_gone:
+                continue
+            if known.superseded_by is not None and known.superseded_by > number:
+                todo.add(known.superseded_by)
+            if rests_on_hold(txn, scope, known):
                 continue
             if left_of(known, cut, members_left(book, known, cut)) is None:
                 found.append(number)
@@ -903,10 +919,10 @@ def _cut_session(book: Book, session: int, row: SourceRow) -> SourceRow | None:
     return row._replace(session=row.owner, name=name)
 
 
-def _cut_items(owner: int, gone: frozenset[int], row: SourceRow) -> SourceRow | None:
-    if row.owner != owner:
+def _cut_items(gone: Mapping[int, Collection[int]], row: SourceRow) -> SourceRow | None:
+    if row.owner not in gone:
         return row
-    left = tuple(seq for seq in row.seqs if seq not in gone)
+    left = tuple(seq for seq in row.seqs if seq not in gone[row.owner])
     return row._replace(seqs=left) if left else None
 
 
@@ -1048,7 +1064,9 @@ def names_in(txn: ReadTxn, scope: int, number: int) -> list[str]:
     return [] if known is None else [text for text in (known.subject, known.slot) if text]
 
 
-def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool | None:
+def redact_entry(
+    book: Book, number: int, redact: Callable[[Any], Any], *, write: bool = True
+) -> bool | None:
     """Replace findings in the texts of an entry and of all its versions, in place.
 
     Subject and slot stay: they are looked up as they are.
@@ -1057,6 +1075,7 @@ def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool 
         book: the scope's memory.
         number: the entry.
         redact: returns JSON with its findings replaced; the same object without any.
+        write: False: only return what would be done.
 
     Returns:
         True if something was replaced, False if nothing was, None if a legal hold keeps it.
@@ -1070,8 +1089,9 @@ def redact_entry(book: Book, number: int, redact: Callable[[Any], Any]) -> bool 
         return False
     if rests_on_hold(book.txn, book.scope, known, *versions):
         return None
-    write_entry(book, current, known, versions=(versions, earlier))
-    record_event(book.txn, book.scope, "redact", {"memory": number})
+    if write:
+        write_entry(book, current, known, versions=(versions, earlier))
+        record_event(book.txn, book.scope, "redact", {"memory": number})
     return True
 
 

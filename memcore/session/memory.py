@@ -104,10 +104,20 @@ def forget_items(txn: Txn, engine: Engine, scope: int, session: int, seqs: Itera
 
 
 def would_forget(
-    txn: ReadTxn, engine: Engine, scope: int, session: int, seqs: Collection[int] | None = None
+    txn: ReadTxn,
+    engine: Engine,
+    scope: int,
+    session: int,
+    seqs: Collection[int] | None = None,
+    *,
+    also: Mapping[int, Collection[int]] | None = None,
 ) -> list[int]:
-    """Return the ids of the memories that go with these items, or with the whole session."""
-    return memory.would_forget(memory.Book(txn, scope, engine.seed), session, seqs=seqs)  # type: ignore[arg-type]
+    """Return the ids of the memories that go with these items, or with the whole session.
+
+    ``also``: items by session that are to go, too.
+    """
+    book = memory.Book(txn, scope, engine.seed)  # type: ignore[arg-type]
+    return memory.would_forget(book, session, seqs=seqs, also=also or {})
 
 
 def move_items(

@@ -33,6 +33,7 @@ from memcore.tokens import TokenCounter
 
 __all__ = [
     "counter_id",
+    "need_countable",
     "recount",
     "recount_lazily",
 ]
@@ -128,6 +129,16 @@ def recount(
         if done is not None:
             return done
         allowed = max(_ALLOWED_FIRST, 4 * allowed)
+
+
+def need_countable(ref: SessionRef, counter: TokenCounter) -> None:
+    """Count all live items without storing anything; raises what ``recount`` would raise.
+
+    Raises:
+        NotFoundError, CorruptValueError, PolicyMismatchError
+    """
+    _count(ref, _Counted((0, 0)), counter, None)
+    ref.engine.store.read(lambda txn: _totals(txn, *_find(ref, txn), counter))
 
 
 # --- Current state --------------------------------------------------------------------------------

@@ -638,10 +638,15 @@ def test_a_key_inside_of_a_value_is_replaced(folder):
 
 
 def _run_redact(path, *args):
+    """Run the verb; what it does is what its dry run has said it would do."""
+    said = None
+    if "--yes" in args:
+        said = _run_redact(path, "--dry-run", *(each for each in args if each != "--yes"))[1]
     told = CliRunner().invoke(app, ["redact", "--store", str(path), "--json", *args])
     found = {}
     for each in json.loads(told.stdout)["findings"]:
         found.setdefault((each["session"], each["where"]), []).append(each)
+    assert said in (None, found)
     return told.exit_code, found
 
 
@@ -869,6 +874,39 @@ def test_a_dry_run_sees_the_past_of_states_and_what_expired(folder):
     assert found[None, "kv"][0]["classes"] == {"email": 1}
     assert _run_redact(path, "--yes")[0] == 0
     assert _run_redact(path, "--dry-run") == (0, {})
+
+
+def test_a_dry_run_says_what_goes_along_with_items(folder):
+    """Views of forks, memories that rest on two sessions, and sessions that nothing can count."""
+    path = folder / "a.memcore"
+
+    class Own:
+        id = "own/1"
+
+        def count(self, text):
+            return len(text)
+
+    with memcore.open(path) as db:
+        scope = db.scope(user="u")
+        first, second = scope.session("a"), scope.session("b")
+        for session in (first, second):
+            session.extend({"role": "user", "content": f"{MAIL} {n} " * 30} for n in range(6))
+        fork = first.fork("f")
+        fork.compact(summarize=lambda request: f"of {MAIL}", keep_last=2)
+        sources = [memcore.Source("a", (1,)), memcore.Source("b", (1,))]
+        both = scope.memory.remember(f"Both say {MAIL}", source=sources)
+        scope.memory.remember("Clean, of the second", source=memcore.Source("b", (2,)))
+        scope.memory.remember(f"Held by a clean one: {MAIL}", by="operator")
+        scope.session("odd", counter=Own()).append({"role": "user", "content": MAIL})
+        scope.memory.record_outcome("a", scenario="mail", passed=False, reason=f"told {MAIL}")
+    code, found = _run_redact(path, "--yes")
+    assert code == 1
+    assert found["odd", "tokens"][0]["kept"] == 1
+    assert found["f", "views"][0]["rewritten"] == 1
+    assert sum(each["forgotten"] for each in found["b", "items"]) == 2
+    assert found[None, "memories"][0]["rewritten"] == 3
+    with memcore.open(path) as db:
+        assert db.scope(user="u").memory.get(both.id).status == "forgotten"
 
 
 def test_items_of_a_deleted_session_that_its_forks_share_are_redacted(folder):
