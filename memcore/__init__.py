@@ -58,7 +58,7 @@ __all__, __getattr__, __dir__ = face(
             "PlanStaleError PolicyMismatchError ReadOnlyError RevisionConflict ScopeError "
             "SourceError StaleParentError StateSchemaError StorageError StoreAccessError "
             "StoreFormatError StoreFullError StoreLockedError SummarizerError "
-            "SupersededError TamperedError "
+            "SupersededError TamperedError TargetExistsError "
             "UndecodableError UnreadableItemsError UnshippedError UntrustedTypeError WrongKeyError"
         ),
         "database.archive": "Archive ArchivedSession open_archive",

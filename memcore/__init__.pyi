@@ -87,6 +87,7 @@ from memcore.errors import StoreLockedError as StoreLockedError
 from memcore.errors import SummarizerError as SummarizerError
 from memcore.errors import SupersededError as SupersededError
 from memcore.errors import TamperedError as TamperedError
+from memcore.errors import TargetExistsError as TargetExistsError
 from memcore.errors import UndecodableError as UndecodableError
 from memcore.errors import UnreadableItemsError as UnreadableItemsError
 from memcore.errors import UnshippedError as UnshippedError
@@ -396,6 +397,7 @@ __all__ = [
     "SupersededError",
     "SweepReport",
     "TamperedError",
+    "TargetExistsError",
     "TermScore",
     "TiktokenCounter",
     "TokenCounter",

@@ -132,6 +132,10 @@ class InvalidOptionError(CallerError, ValueError):
     """An argument is unknown, has a wrong type or is out of range."""
 
 
+class TargetExistsError(InvalidOptionError):
+    """The target of a copy is there already, and is not replaced."""
+
+
 class OrphanResultError(CallerError):
     """A tool result answers no call of this history.
 

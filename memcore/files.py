@@ -15,6 +15,7 @@ from os import urandom
 from typing import Final
 
 __all__ = [
+    "absent_directory",
     "give_to",
     "is_same",
     "open_private",
@@ -28,6 +29,14 @@ _MODE: Final = 0o600
 _NAME_BYTES: Final = 8
 _UNFINISHED: Final = re.compile(r"\.([0-9]+(-[0-9a-f]{8})?|[0-9a-f]{16})\.tmp")
 """Suffixes of unfinished files; the first alternative matches those of older versions."""
+
+
+def absent_directory(path: str) -> str:
+    """The first directory on the way to a file that is not there; empty if all are."""
+    absent, place = "", os.path.dirname(path)
+    while place and not os.path.isdir(place):
+        absent, place = place, os.path.dirname(place)
+    return absent
 
 
 def open_private(path: str, flags: int) -> int:

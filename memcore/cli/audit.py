@@ -22,6 +22,7 @@ from memcore.cli.options import (
     find_session,
     json_option,
     need_apart,
+    need_directory,
     reading,
     store_option,
     user_option,
@@ -147,6 +148,7 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
         complain("--reset gives up what was anchored before: say --yes, too")
         raise SystemExit(ExitCode.REFUSED)
     need_apart(anchor, store)
+    need_directory(anchor)
     key = _audit(key_file).key_bytes()
     with reading(store) as db:
         count = db.anchor_audit(anchor, key=key, reset=reset)

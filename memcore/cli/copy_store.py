@@ -11,7 +11,9 @@ import memcore
 from memcore.cli.options import (
     ExitCode,
     dry_run_option,
+    is_judged,
     json_option,
+    need_apart,
     need_choice,
     need_file,
     need_new,
@@ -21,6 +23,7 @@ from memcore.cli.options import (
 from memcore.cli.output import complain, emit_json, escape, progress
 from memcore.options import counted
 from memcore.store.interface import SERVER_SCHEMES
+from memcore.store.transaction import is_audited
 
 __all__ = [
     "copy_store",
@@ -38,19 +41,34 @@ def copy_store(source: str, target: str, *, as_json: bool) -> None:
     The copy is compared with the source before anybody can open it. One to a server that was cut
     short goes on when it is run again.
     """
+    if ":memory:" in (source, target):
+        msg = "':memory:' is gone with the program that has it; name files, or addresses of stores"
+        raise memcore.InvalidOptionError(msg)
     need_file(source)
     if not target.startswith(SERVER_SCHEMES):
         need_new(target)
-    try:
-        with progress("copying") as report:
-            done = memcore.copy_store(source, target, progress=report)
-    except memcore.KeyNeededError:
-        complain(f"{source}: is encrypted: 'memcore backup' copies such a file, under its key")
-        raise SystemExit(ExitCode.REFUSED) from None
+        need_apart(target, source)
+    _need_plain(source)
+    with progress("copying") as report:
+        done = memcore.copy_store(source, target, progress=report)
     if as_json:
         emit_json("copy", dataclasses.asdict(done))
         return
     print(escape(f"{done.source} -> {done.target}: {counted(done.rows, 'row')}, compared"))
+
+
+def _need_plain(source: str) -> None:
+    """End the program if a file is encrypted or audited, which its copy could not be."""
+    what = ""
+    try:
+        with memcore.open(source, read_only=True, verify=is_judged()) as db:
+            if db.engine.store.read(lambda txn: is_audited(txn, source)):
+                what = "is audited"
+    except memcore.KeyNeededError:
+        what = "is encrypted"
+    if what:
+        complain(f"{source}: {what}: 'memcore backup' copies such a file as it is")
+        raise SystemExit(ExitCode.REFUSED)
 
 
 @verb("promote")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import memcore
@@ -12,15 +11,19 @@ from memcore.cli.options import (
     is_judged,
     json_option,
     key_options,
+    need_file,
     verb,
 )
-from memcore.cli.output import complain, emit_json, escape, print_pairs
+from memcore.cli.output import complain, emit_json, escape, print_pairs, timestamp
 from memcore.maintenance.doctor import examine
 from memcore.store.interface import SERVER_SCHEMES
 
 __all__ = [
     "examine_store",
 ]
+
+
+_MIB, _GIB = 1024**2, 1024**3
 
 
 @verb("doctor")
@@ -37,9 +40,8 @@ def examine_store(store: str, *, as_json: bool) -> None:
             "doctor examines files; for a store on a server use 'memcore check' and 'memcore stats'"
         )
         raise memcore.InvalidOptionError(msg)
-    if not os.path.lexists(store) and store != ":memory:":
-        msg = f"{store}: there is no such file; 'memcore import' makes one"
-        raise memcore.NotFoundError(msg)
+    if store != ":memory:":
+        need_file(store)
     found = examine(store, verify=is_judged(), **key_options())
     error = found.error
     found.facts["versions"] = {"memcore": memcore.__version__, **found.facts["versions"]}
@@ -48,7 +50,7 @@ def examine_store(store: str, *, as_json: bool) -> None:
         emit_json("doctor", fields | {"error": None if error is None else str(error)})
     else:
         print_pairs(
-            (f"{about}: {name.replace('_', ' ')}", _shown(value))
+            (f"{about}: {name.removesuffix('_ms').replace('_', ' ')}", _shown(name, value))
             for about, facts in found.facts.items()
             for name, value in facts.items()
         )
@@ -61,7 +63,15 @@ def examine_store(store: str, *, as_json: bool) -> None:
         raise SystemExit(exit_code_of(error))
 
 
-def _shown(value: Any) -> Any:
+def _shown(name: str, value: Any) -> Any:
+    """Return a fact as people read it: times as dates, shares in percent, sizes with units."""
+    if name.endswith("_ms"):
+        return timestamp(value / 1000)
+    if name.endswith("_share"):
+        return f"{value:.1%}"
+    if "bytes" in name and value >= _MIB:
+        size = f"{value / _GIB:,.1f} GiB" if value >= _GIB else f"{value / _MIB:.1f} MiB"
+        return f"{value:,} ({size})"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return value

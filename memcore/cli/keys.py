@@ -15,6 +15,7 @@ from memcore.cli.options import (
     store_option,
     user_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -52,6 +53,9 @@ def show_keys(
 
     The exit code is 1 if older data keys had to stay because another process has the file open.
     """
+    if (user is not None or app is not None) and not rotate_data:
+        complain("--user and --app say whose data keys --rotate-data replaces: say that, too")
+        raise SystemExit(ExitCode.USAGE)
     if rotate_to is None and not rotate_data:
         with reading(store) as db:
             _print(db.key_status(), as_json=as_json)
@@ -62,6 +66,7 @@ def show_keys(
     done = None
     with writing(store) as db:
         if rotate_data:
+            warn_of_stranger(db, user, app)
             done = db.rotate_data_keys(user=user, app=app)
         if rotate_to is not None:
             db.rotate_key(rotate_to)

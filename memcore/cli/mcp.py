@@ -11,6 +11,7 @@ import memcore
 from memcore.cli.options import (
     ExitCode,
     key_options,
+    need_directory,
     reading,
     store_option,
     verb,
@@ -81,6 +82,7 @@ def serve(
     if not http:
         _refuse_alone("--host", "--port", "--token-file", "--allow-host")
     if create and not os.path.lexists(store):
+        need_directory(store)
         memcore.open(store, **key_options()).close()
     token, is_new = _token(token_file) if http else ("", False)
     changes = write or allow_delete

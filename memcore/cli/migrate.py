@@ -12,6 +12,7 @@ from memcore.cli.options import (
     file_option,
     json_option,
     need_choice,
+    need_directory,
     verb,
     yes_option,
 )
@@ -35,6 +36,7 @@ def migrate_file(store: str, *, dry_run: bool, yes: bool, discard: bool, as_json
     The old file is kept next to it, with its format appended to its name.
     """
     need_choice(dry_run, yes, see="which format the file has", do="migrate it")
+    need_directory(store)
     with progress("checking the copy") as report:
         done = memcore.migrate(store, keep=not discard, dry_run=dry_run, progress=report)
     if as_json:

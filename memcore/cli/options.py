@@ -15,6 +15,7 @@ import memcore
 from memcore import errors
 from memcore.cli.entry import ExitCode
 from memcore.cli.output import complain, warn
+from memcore.files import absent_directory
 from memcore.options import checked_path, counted
 from memcore.rows import names
 from memcore.store.interface import SERVER_SCHEMES, need_known_address
@@ -89,6 +90,7 @@ Exit codes:
 # The first matching class decides.
 _CODES: Final[tuple[tuple[type[BaseException], ExitCode], ...]] = (
     (errors.NotFoundError, ExitCode.NOT_FOUND),
+    (errors.TargetExistsError, ExitCode.REFUSED),
     (errors.InvalidOptionError, ExitCode.USAGE),
     (errors.CounterUnavailableError, ExitCode.USAGE),
     (errors.RevisionConflict, ExitCode.CONFLICT),
@@ -224,15 +226,15 @@ def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:
 
 
 def need_directory(path: str) -> None:
-    """Raise NotFoundError if a file to make has no directory; a server has none.
+    """Raise NotFoundError if a file has no directory to lie in; a server has none.
 
     Raises:
         InvalidOptionError: the path is empty, or an address that memcore does not know.
     """
     need_known_address(checked_path("FILE", path))
-    place = os.path.dirname(os.path.expanduser(path))
-    if not (path.startswith(SERVER_SCHEMES) or os.path.isdir(place or ".")):
-        msg = f"{path}: there is no directory {place!r}"
+    absent = absent_directory(os.path.expanduser(path))
+    if absent and not path.startswith(SERVER_SCHEMES):
+        msg = f"{path}: there is no directory {absent!r}"
         raise memcore.NotFoundError(msg)
 
 
@@ -357,12 +359,12 @@ def _opened(store: str, **options: Any) -> memcore.Database:
 
 
 def need_file(store: str) -> None:
-    """Raise NotFoundError if there is no such file; a store on a server is not looked for.
+    """Raise NotFoundError if there is no such file, or directory; a server is not looked for.
 
     Raises:
         InvalidOptionError: the path is empty, or an address that memcore does not know.
     """
-    need_known_address(checked_path("FILE", store))
+    need_directory(store)
     if not (store.startswith(SERVER_SCHEMES) or os.path.exists(store)):
         msg = f"{store}: there is no such file; 'memcore import' makes one"
         raise memcore.NotFoundError(msg)

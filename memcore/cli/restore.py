@@ -39,7 +39,9 @@ def restore_backup(
 
     A replaced file is kept next to it: only that file has the changes since the backup.
     """
-    if not os.path.lexists(checked_path("BACKUP", backup)):
+    given = checked_path("BACKUP", backup)
+    need_directory(given)
+    if not os.path.lexists(given):
         msg = f"{backup}: there is no such file to restore from"
         raise memcore.NotFoundError(msg)
     need_directory(checked_file("--store", store))

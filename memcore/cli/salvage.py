@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 import memcore
-from memcore.cli.options import ExitCode, json_option, key_options, need_new, verb
+from memcore.cli.options import ExitCode, json_option, key_options, need_directory, need_new, verb
 from memcore.cli.output import emit_json, escape, stages
 from memcore.options import counted
 
@@ -28,6 +28,7 @@ def salvage_file(damaged: str, *, to: str, as_json: bool) -> None:
 
     The exit code is 1 if anything was lost or is uncertain.
     """
+    need_directory(damaged)
     need_new(to)
     with stages() as report:
         found = memcore.salvage(damaged, to, progress=report, **key_options())

@@ -13,7 +13,12 @@ from memcore.codec.keys import COUNTERS, OF_ONE_FILE
 from memcore.codec.values import open_number
 from memcore.database.database import Database
 from memcore.database.open import open_database
-from memcore.errors import CorruptStoreError, InvalidOptionError, StorageError
+from memcore.errors import (
+    CorruptStoreError,
+    InvalidOptionError,
+    StorageError,
+    TargetExistsError,
+)
 from memcore.files import put_private
 from memcore.maintenance.check import check_database
 from memcore.maintenance.salvage import put_rows
@@ -68,7 +73,8 @@ def copy_store(
         progress: called with the rows done and the number of rows.
 
     Raises:
-        InvalidOptionError: the target exists, or the source is encrypted or audited.
+        TargetExistsError: the target exists.
+        InvalidOptionError: the source is encrypted or audited.
         NotFoundError: there is no such source.
         CorruptStoreError: the copy differs from the source.
         StorageError: the file or the server failed.
@@ -77,7 +83,7 @@ def copy_store(
     need_known_address(to)
     checked_callable("progress", progress)
     if not to.startswith(SERVER_SCHEMES) and os.path.lexists(to):
-        raise InvalidOptionError(f"{to}: exists; a copy never overwrites")
+        raise TargetExistsError(f"{to}: exists; a copy never overwrites")
     with open_database(from_, read_only=True, create=False) as db:
         store = db._engine.store  # noqa: SLF001 - as the other modules of this package
         _need_all(db, store)
@@ -210,7 +216,7 @@ def _put_secret(path: str, secret: bytes | None) -> None:
     """Put the secret beside a file that is about to get its name.
 
     Raises:
-        InvalidOptionError: that of another store lies there.
+        TargetExistsError: that of another store lies there.
     """
     if secret is None:
         return
@@ -219,4 +225,4 @@ def _put_secret(path: str, secret: bytes | None) -> None:
     except FileExistsError as exc:  # maybe of a copy that was killed right behind this
         if secret_of(path, create=False) != secret:
             msg = f"{path + SUFFIX}: is the secret of another store; move it away"
-            raise InvalidOptionError(msg) from exc
+            raise TargetExistsError(msg) from exc

@@ -15,6 +15,7 @@ from memcore import search, session
 from memcore.access import Access, AccessRequest, Authorizer, checked_authorizer
 from memcore.database.database import Database
 from memcore.errors import InvalidOptionError, NotFoundError, StoreAccessError
+from memcore.files import absent_directory
 from memcore.limits import (
     MAP_BYTES_DEFAULT,
     MAP_BYTES_MAX,
@@ -265,13 +266,14 @@ def _access(authorizer: object, actor: object) -> Access | None:
 
 def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
     """Refuse a file that is missing though required, or is on a network file system."""
+    real = os.path.realpath(file)
+    absent = absent_directory(real)
+    if absent:
+        msg = f"{file!r}: there is no directory {absent!r}"
+        raise NotFoundError(msg) if there else StoreAccessError(msg)
     if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; without create=False or read_only=True it is made"
         raise NotFoundError(msg)
-    real = os.path.realpath(file)
-    if not os.path.isdir(os.path.dirname(real)):
-        msg = f"{file!r}: there is no such directory"
-        raise StoreAccessError(msg)
     if not any_fs:
         refuse_network(real)
 

@@ -276,7 +276,7 @@ class Incoming:
         kind = "" if stored is None else stored.kind.name.lower()
         if stored is None or (kind, stored.message) != (found.get("kind"), message):
             msg = (
-                f"session {self.title.session!r} exists, and its item {seq} is another one: "
+                f"session {self.title.session!r} exists, and its item {seq} has other content: "
                 "import it under another name (--on-conflict rename, on_conflict='rename')"
             )
             raise PartDiffers(msg)

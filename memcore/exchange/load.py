@@ -699,7 +699,7 @@ class _Import:
                 return None
             told = (
                 f"session {title.session!r} of user {title.user!r} in app {title.app!r} exists "
-                "and is another one"
+                "with other content"
             )
             if on_conflict == "skip":
                 self.done.left_out.append(f"{self.options.where(line)}: {told}: left out")

@@ -193,8 +193,8 @@ def _import(
         app, user = each.owner
         ending = memory.import_entry(to, each.entry)
         wrong = (
-            f"memory {each.entry[0].id} of user {user!r} in app {app!r} exists and is another one, "
-            "or its slot or its path is taken by another one: that one stays"
+            f"memory {each.entry[0].id} of user {user!r} in app {app!r} exists with other content, "
+            "or another memory has its slot or its path: the stored one stays"
         )
         return ending == "stored", wrong if ending == "refused" else ""
     try:

@@ -430,4 +430,4 @@ class ThreadWriter:
         )  # fmt: skip
         for stored, given in pairs:
             if stored != given and self._coder.encode(stored) != self._coder.encode(given):
-                refuse_source(record.place, "a checkpoint of this id exists and is another one")
+                refuse_source(record.place, "a checkpoint of this id exists with other content")

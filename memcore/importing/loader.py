@@ -392,7 +392,7 @@ class _Loading:
             scope.session(name, orphans="keep").fork(fork, at=at)
             self.report.forks += 1
         elif found != (True, branch.leaf + 1):
-            msg = f"session {fork!r} exists and is another one"
+            msg = f"session {fork!r} exists with another history"
             raise InvalidOptionError(msg)
         if branch.settle is not None:
             branch.settle(scope, name)

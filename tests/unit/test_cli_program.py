@@ -240,7 +240,7 @@ def test_a_terminal_that_is_too_narrow_gets_plain_lines(store) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["demo", "--keep", "no/such/file"], ExitCode.NOT_FOUND, "there is no directory 'no/such'"),
+        (["demo", "--keep", "no/such/file"], ExitCode.NOT_FOUND, "there is no directory 'no'"),
         (["bench", ""], ExitCode.USAGE, "data: expected a file's path, got ''"),
         (["restore", "", "--store", "x"], ExitCode.USAGE, "BACKUP: expected a file's path, got ''"),
     ],
@@ -518,6 +518,18 @@ def test_only_public_names_are_shown() -> None:
         ("bundle chat --out there", ExitCode.REFUSED, "exists"),
         ("audit verify --key-file nothing", ExitCode.NOT_FOUND, "nothing: No such file"),
         ("copy nothing new", ExitCode.NOT_FOUND, "nothing: there is no such file"),
+        ("copy STORE :memory:", ExitCode.USAGE, "is gone with the program"),
+        ("copy :memory: new", ExitCode.USAGE, "is gone with the program"),
+        ("copy STORE agent.memcore.keys", ExitCode.REFUSED, "belongs to the database"),
+        ("keys --user u", ExitCode.USAGE, "say whose data keys --rotate-data replaces"),
+        ("keys --rotate-to env:X --app a --yes", ExitCode.USAGE, "say whose data keys"),
+        ("doctor --store no/such/x", ExitCode.NOT_FOUND, "no/such/x: there is no directory 'no'"),
+        ("check --store no/x", ExitCode.NOT_FOUND, "no/x: there is no directory 'no'"),
+        ("salvage no/x --to new", ExitCode.NOT_FOUND, "no/x: there is no directory 'no'"),
+        ("restore no/x --store new", ExitCode.NOT_FOUND, "no/x: there is no directory 'no'"),
+        ("migrate --store no/x --dry-run", ExitCode.NOT_FOUND, "there is no directory 'no'"),
+        ("mcp --store no/x --write --create", ExitCode.NOT_FOUND, "there is no directory 'no'"),
+        ("audit anchor --anchor no/x", ExitCode.NOT_FOUND, "no/x: there is no directory 'no'"),
         ("state chat temp:x --set 1 --yes", ExitCode.USAGE, "never stored"),
         ("search line --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
         ("retention show --session nope", ExitCode.NOT_FOUND, "no session 'nope'"),
@@ -895,7 +907,15 @@ def test_a_key_file_holds_raw_bytes_or_text(tmp_path) -> None:
         assert ran.returncode == 0, ran.stderr
     copied = run("copy", store, tmp_path / "copy", MEMCORE_KEY=f"file:{raw}")
     assert copied.returncode == ExitCode.REFUSED
-    assert "'memcore backup'" in copied.stderr
+    assert "is encrypted: 'memcore backup'" in copied.stderr
+
+
+def test_an_audited_file_is_not_copied(tmp_path) -> None:
+    store = tmp_path / "a.memcore"
+    memcore.open(store, audit=memcore.Audit(key=bytes(range(32)))).close()
+    copied = run("copy", store, tmp_path / "copy")
+    assert copied.returncode == ExitCode.REFUSED
+    assert "is audited: 'memcore backup'" in copied.stderr
 
 
 def test_a_damaged_file_is_told_once(tmp_path) -> None:

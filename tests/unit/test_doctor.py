@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,14 @@ def test_the_command(store) -> None:
     assert found["versions"]["memcore"] == memcore.__version__
     assert run("doctor", "--store", store.parent / "none").exit_code == ExitCode.NOT_FOUND
     assert run("doctor", "--store", ":memory:").exit_code == ExitCode.USAGE
+
+
+def test_facts_have_the_units_of_people(store) -> None:
+    told = run("doctor", "--store", store).stdout
+    created = datetime.fromtimestamp(examine(store).facts["store"]["created_ms"] / 1000, UTC)
+    assert f"store: created         {created:%Y-%m-%d %H:%M:%SZ}\n" in told
+    assert re.search(r"pages: free share      \d+\.\d%\n", told)
+    assert re.search(r"store: map bytes       [\d,]+ \([\d,.]+ GiB\)\n", told)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")

@@ -340,7 +340,7 @@ def test_another_content_under_an_id_is_reported(open_db, tmp_path) -> None:
     report = importing.load(db, importing.read("json", path))
     assert (report.conversations, report.present, len(report.failures)) == (1, 0, 3)
     assert "value 1" in report.failures[0]
-    assert "exists and is another one" in report.failures[0]
+    assert "exists with other content" in report.failures[0]
     skipped = importing.load(db, importing.read("json", path), on_conflict="skip")
     assert (skipped.present, len(skipped.left_out), skipped.failures) == (1, 3, [])
     renamed = importing.load(db, importing.read("json", path), on_conflict="rename")

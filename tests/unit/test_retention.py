@@ -965,7 +965,7 @@ def test_parts_of_an_archive_never_go_behind_another_session(tmp_path, action):
         done = db.import_(lines)
         assert (done.failures, done.items) == ([], 0)
         db.session("s").undo(2)
-        assert "is another one" in db.import_(lines).failures[-1]
+        assert "has other content" in db.import_(lines).failures[-1]
         assert len(texts(db.session("s"))) == len(said) - 3
 
 
@@ -1052,7 +1052,7 @@ def test_parts_of_two_users_are_not_mixed_by_a_new_name(tmp_path):
             [json.dumps(line).encode() + b"\n" for line in lines],
             rename=lambda title: replace(title, user="all"),
         )
-        assert "is another one" in done.failures[0]
+        assert "exists with other content" in done.failures[0]
         assert texts(db.session("s", user="all")) == said[:3]
 
 

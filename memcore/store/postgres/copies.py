@@ -26,6 +26,7 @@ from memcore.errors import (
     StorageError,
     StoreLockedError,
     SupersededError,
+    TargetExistsError,
 )
 from memcore.store.changes import FIRST, Mark, MarkMovedError, batches, mark_of, ranges
 from memcore.store.datafile import FORMAT_KEY, Format
@@ -92,7 +93,7 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
     """Create a store to be filled, or go on with one whose filling was cut short.
 
     Raises:
-        InvalidOptionError: there is a store already, or the beginning of another one's copy.
+        TargetExistsError: there is a store already, or the beginning of another one's copy.
         StoreLockedError: another copy into it is under way.
         StoreAccessError: the server cannot be reached.
         StorageError: it fails; the next call goes on.
@@ -107,11 +108,11 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
         found = connection.execute(server.sql(schema.OPENED)).fetchall()
         if found[0][0] != schema.FILLING:
             msg = f"{server.path}: there is a store already; copy into a new schema"
-            raise InvalidOptionError(msg)
+            raise TargetExistsError(msg)
         _need_of(server, connection, record)
         if _mark(server, connection) is not None:
             msg = f"{server.path}: is the warm copy of a file; 'memcore promote' ends that"
-            raise InvalidOptionError(msg)
+            raise TargetExistsError(msg)
         with connection.transaction():  # they may have changed since a copy that was cut short
             connection.execute(server.sql(schema.FILL_STORE), (secret,))
             connection.execute(
@@ -145,7 +146,7 @@ def _need_of(server: Server, connection: Connection[Any], record: Format) -> Non
     """Refuse the copy of another store.
 
     Raises:
-        InvalidOptionError
+        TargetExistsError
     """
     row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
     if row is None or Format.unpack(row[0], server.path).seed != record.seed:
@@ -153,7 +154,7 @@ def _need_of(server: Server, connection: Connection[Any], record: Format) -> Non
             f"{server.path}: holds the copy of another store, or its beginning; name a schema that "
             "does not exist"
         )
-        raise InvalidOptionError(msg)
+        raise TargetExistsError(msg)
 
 
 # --- A warm copy: follows a file, shipment by shipment --------------------------------------------
