@@ -15,9 +15,11 @@ from memcore._fast import build_flavour
 from memcore.bench.measure import QUESTIONS, BenchRow, measured
 from memcore.bench.plot import Bar, bar_chart, line_chart, number, page
 from memcore.bench.workload import Workload, generated, read_workload
-from memcore.cli.options import FiniteRange, json_option, need_new, preset_or_file, verb
+from memcore.cli.compact import policy_option
+from memcore.cli.options import FiniteRange, json_option, need_new, verb
 from memcore.cli.output import emit_json, escape, print_pairs, print_table, stages, warn
 from memcore.compaction import CompactionPolicy
+from memcore.wire import POLICIES
 
 __all__ = [
     "run_bench",
@@ -33,10 +35,13 @@ FAILURES_SHOWN = 5
     metavar="[FILE]",
     help="Conversations, one a line, or an export (generated ones).",
 )
+@policy_option
 @click.option(
-    "--policy", metavar="PRESET|FILE", help="A compaction preset, or a TOML or JSON file."
+    "--pairs",
+    metavar="POLICY",
+    help="Which calls and results are pairs, of conversations that do not say it: "
+    f"{', '.join(POLICIES)}.",
 )
-@click.option("--pairs", metavar="POLICY", help="Pair policy of conversations that name none.")
 @click.option("--counter", default="o200k_base", help="The token counter.")
 @click.option(
     "--budget",
@@ -63,7 +68,7 @@ FAILURES_SHOWN = 5
 def run_bench(
     data: str | None,
     *,
-    policy: str | None,
+    policy: CompactionPolicy | None,
     pairs: str | None,
     counter: str,
     budget: int | None,
@@ -80,7 +85,7 @@ def run_bench(
     """
     _check_places(place, html)
     options: dict[str, Any] = {
-        "policy": _policy(policy),
+        "policy": policy,
         "counter": counter,
         "budget_tokens": budget,
     }
@@ -107,15 +112,6 @@ def run_bench(
     print_pairs(facts)
     if html is not None:
         print(f"\nplots: {escape(html)}")
-
-
-def _policy(given: str | None) -> CompactionPolicy | None:
-    """A preset by name, else the policy in a file."""
-    if given is None:
-        return None
-    return preset_or_file(
-        given, memcore.PRESETS, preset=memcore.compaction_policy, read=memcore.read_policy
-    )
 
 
 def _check_places(place: str | None, html: str | None) -> None:

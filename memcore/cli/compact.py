@@ -36,7 +36,27 @@ from memcore.session.session import ref_of
 
 __all__ = [
     "compact_session",
+    "policy_option",
 ]
+
+
+def _policy(
+    _context: click.Context, _option: click.Parameter, given: str | None
+) -> CompactionPolicy | None:
+    """A preset by name, else the policy in a file."""
+    if given is None:
+        return None
+    return preset_or_file(
+        given, memcore.PRESETS, preset=memcore.compaction_policy, read=memcore.read_policy
+    )
+
+
+policy_option = click.option(
+    "--policy",
+    metavar="PRESET|FILE",
+    callback=_policy,
+    help=f"Compaction policy: {', '.join(memcore.PRESETS)}; or a TOML or JSON file.",
+)
 
 
 @verb("compact")
@@ -58,7 +78,7 @@ __all__ = [
     metavar="TOKENS",
     help="Keep the longest safe suffix within these tokens.",
 )
-@click.option("--policy", metavar="PRESET|FILE", help="A preset, or a TOML or JSON file.")
+@policy_option
 @click.option("--stage", metavar="NAME", help="The stage to run, due or not (the one that is due).")
 @click.option("--force", is_flag=True, help="Compact although no stage of the policy is due.")
 @json_option
@@ -72,7 +92,7 @@ def compact_session(
     yes: bool,
     keep_last: int | None,
     keep_tokens: int | None,
-    policy: str | None,
+    policy: CompactionPolicy | None,
     stage: str | None,
     force: bool,
     as_json: bool,
@@ -82,7 +102,7 @@ def compact_session(
     The log keeps every item; only contexts change.
     """
     need_choice(dry_run, yes, see="what would be folded", do="compact")
-    rule = _policy(policy)
+    rule = policy or memcore.compaction_policy(None)
     with reading(store) if dry_run else writing(store) as db:
         session = find_session(db, session_id, user=user, app=app)
         ref = ref_of(session)
@@ -96,15 +116,6 @@ def compact_session(
         else:
             planned = _fields(session, draft) if as_json else {}  # before items are folded
             _report(compact.record_draft(ref, draft), planned)
-
-
-def _policy(given: str | None) -> CompactionPolicy:
-    """A preset by name, else the policy in a file."""
-    if given is None:
-        return memcore.compaction_policy(None)
-    return preset_or_file(
-        given, memcore.PRESETS, preset=memcore.compaction_policy, read=memcore.read_policy
-    )
 
 
 def _report(result: memcore.CompactionResult, planned: dict[str, Any]) -> None:

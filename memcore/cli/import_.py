@@ -21,10 +21,12 @@ import memcore
 from memcore import importing
 from memcore.cli.options import (
     ExitCode,
+    former_policy_option,
     is_judged,
     key_options,
     need_directory,
     redact_option,
+    renamed,
     store_path,
     verb,
 )
@@ -36,7 +38,7 @@ from memcore.options import checked_path
 from memcore.records import record
 from memcore.store.datafile import LMDB_MAGIC
 from memcore.store.interface import SERVER_SCHEMES
-from memcore.wire import get_policy
+from memcore.wire import POLICIES, get_policy
 
 __all__ = [
     "import_file",
@@ -109,7 +111,13 @@ class Renaming:
 )
 @click.option("--user", help="The user who owns the sessions (as exported, or default).")
 @click.option("--app", help="The application they belong to (as exported, or default).")
-@click.option("--policy", help="Pair policy of conversations (as exported, or openai_chat).")
+@click.option(
+    "--pairs",
+    metavar="POLICY",
+    help="Which calls and results of conversations are pairs (as exported, or openai_chat): "
+    f"{', '.join(POLICIES)}.",
+)
+@former_policy_option
 @click.option("--counter", help="What new sessions count tokens with (o200k_base).")
 @redact_option
 @click.option("--prefix", default="", help="Put before every session's name.")
@@ -137,7 +145,8 @@ def import_file(
     form: str,
     user: str | None,
     app: str | None,
-    policy: str | None,
+    pairs: str | None,
+    former: str | None,
     counter: str | None,
     redact: str | None,
     prefix: str,
@@ -161,6 +170,7 @@ def import_file(
     times are kept, and a second run adds nothing. --user and --app then own what has none there.
     """
     _check_places(store, user=user, app=app)
+    pairs = renamed("--pairs", pairs, former)
     need_directory(store)
     checked_path("FILE", file)
     if kind is None and os.path.isdir(file):
@@ -175,7 +185,7 @@ def import_file(
         )
         raise memcore.SourceError(msg, place=file)
     if kind is not None:
-        given = {"--format": form != "auto", "--policy": policy, "--orphans": orphans != "keep"}
+        given = {"--format": form != "auto", "--pairs": pairs, "--orphans": orphans != "keep"}
         _need_none(kind, given)
         owner = {"user": user or "default", "app": app or "default"}
         reading = importing.read(kind, file, allowed_types=_types(allowed), **owner)
@@ -188,7 +198,7 @@ def import_file(
         "rename": Renaming(user, app, prefix),
         "counter": None if counter is None else memcore.get_counter(counter),
         "format": form,
-        "policy": _policy(form, policy),
+        "policy": _policy(form, pairs),
         "orphans": orphans,
         "on_conflict": on_conflict,
         "unnamed": "stdin" if file == "-" else Path(file).stem,

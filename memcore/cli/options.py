@@ -34,6 +34,7 @@ T = TypeVar("T")
 __all__ = [
     "DAYS_MAX",
     "EPILOG",
+    "REDACTIONS",
     "ExitCode",
     "FiniteRange",
     "InOrder",
@@ -43,6 +44,7 @@ __all__ = [
     "file_option",
     "find_position",
     "find_session",
+    "former_policy_option",
     "graphs_of",
     "is_judged",
     "json_option",
@@ -55,6 +57,7 @@ __all__ = [
     "preset_or_file",
     "reading",
     "redact_option",
+    "renamed",
     "session_argument",
     "store_option",
     "store_path",
@@ -201,9 +204,13 @@ file_option = _store_option("The database file.")
 """For verbs that do what only a file needs."""
 user_option = click.option("--user", metavar="USER", help="Of this user only.")
 app_option = click.option("--app", metavar="APP", help="Of this application only.")
+REDACTIONS: Final = "default, strict, secrets, personal or zh"
+"""The redaction policies that a verb takes by name."""
 redact_option = click.option(
-    "--redact", metavar="PRESET", help="Placeholders for what this policy finds."
+    "--redact", metavar="PRESET", help=f"Placeholders for what a redaction finds: {REDACTIONS}."
 )
+former_policy_option = click.option("--policy", "former", hidden=True)
+"""The former name of other options: ``--policy`` is that of a compaction."""
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be done; write nothing."
 )
@@ -213,6 +220,21 @@ verify_option = click.option(
     "--verify/--no-verify", default=True, help="Check the copy in full, or its structure only."
 )
 session_argument = click.argument("session_id", metavar="SESSION", help="The session's name.")
+
+
+def renamed(new: str, given: str | None, former: str | None) -> str | None:
+    """The value of an option, or of ``--policy``, as it was called before, with a warning.
+
+    Raises:
+        InvalidOptionError: both were given.
+    """
+    if former is None:
+        return given
+    if given is not None:
+        msg = f"--policy is the former name of {new}: give one of them"
+        raise memcore.InvalidOptionError(msg)
+    warn(f"--policy is called {new} here now; the former name will go")
+    return former
 
 
 def need_choice(dry_run: bool, yes: bool, *, see: str, do: str) -> None:

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from memcore.cli.options import (
+    REDACTIONS,
     ExitCode,
     app_option,
     dry_run_option,
+    former_policy_option,
     json_option,
     need_choice,
     reading,
+    renamed,
     store_option,
     user_option,
     verb,
@@ -36,7 +39,12 @@ __all__ = [
 
 @verb("redact")
 @store_option
-@click.option("--policy", default="default", metavar="PRESET", help="What to look for.")
+@click.option(
+    "--redact",
+    metavar="PRESET",
+    help=f"What to look for: {REDACTIONS} (default).",
+)
+@former_policy_option
 @user_option
 @app_option
 @dry_run_option
@@ -45,7 +53,8 @@ __all__ = [
 def redact_store(
     store: str,
     *,
-    policy: str,
+    redact: str | None,
+    former: str | None,
     user: str | None,
     app: str | None,
     dry_run: bool,
@@ -67,6 +76,7 @@ def redact_store(
     from memcore.privacy import redaction_policy
 
     need_choice(dry_run, yes, see="what would be replaced", do="replace it")
+    policy = renamed("--redact", redact, former) or "default"
     rule = redaction_policy(policy)
     assert rule is not None  # noqa: S101 - a preset's name is a policy
     with reading(store) if dry_run else opened(store) as db:

@@ -428,7 +428,7 @@ def test_orphans_are_kept_or_refused(tmp_path) -> None:
     assert parsed("context", "5", "--store", store)["messages"] == []
 
 
-@pytest.mark.parametrize("option", ["--policy", "--orphans"])
+@pytest.mark.parametrize("option", ["--pairs", "--orphans"])
 def test_import_refuses_unknown_options_at_once(tmp_path, lines, option) -> None:
     store = tmp_path / "new.memcore"
     ran = run("import", lines, "--store", store, option, "nonsense")
@@ -439,9 +439,9 @@ def test_import_refuses_unknown_options_at_once(tmp_path, lines, option) -> None
 
 def test_import_takes_a_policy(tmp_path, lines) -> None:
     store = tmp_path / "new.memcore"
-    run("import", lines, "--store", store, "--policy", "seed")
+    run("import", lines, "--store", store, "--pairs", "seed")
     assert parsed("ls", "--store", store)["sessions"][0]["policy"] == "seed"
-    ran = run("import", lines, "--store", store, "--policy", "gemini", "--on-conflict", "append")
+    ran = run("import", lines, "--store", store, "--pairs", "gemini", "--on-conflict", "append")
     assert ran.exit_code == ExitCode.FINDINGS
 
 

@@ -18,10 +18,11 @@ import pytest
 import memcore
 from memcore.cli import main
 from memcore.cli.app import SECTIONS, VERBS, command_of
-from memcore.cli.options import ExitCode
+from memcore.cli.options import REDACTIONS, ExitCode
 from memcore.cli.output import clip, escape, timestamp
 from memcore.cli.storm import run_child
 from memcore.preview import preview
+from memcore.privacy import POLICY_PRESETS
 from thinned import thinned
 
 PROGRAM = [sys.executable, "-m", "memcore"]
@@ -565,6 +566,33 @@ def test_wrong_input_is_told_in_one_way(store, monkeypatch, words, code, told) -
     assert told in ran.stderr
     assert ran.stdout == ""
     assert Path("there").read_text() == "stays"
+
+
+def test_a_policy_is_that_of_a_compaction_everywhere(store, tmp_path) -> None:
+    """What import and redact called so works as before, and its new name is told."""
+    lines, new = tmp_path / "one.jsonl", tmp_path / "new.memcore"
+    lines.write_text(json.dumps([{"role": "user", "content": "x"}]))
+    for option, told in (("--policy", "--policy is called --pairs here now"), ("--pairs", "")):
+        new.unlink(missing_ok=True)
+        ran = run("import", lines, "--store", new, option, "anthropic")
+        assert (ran.returncode, told in ran.stderr, bool(told)) == (0, True, bool(ran.stderr))
+        with memcore.open(new, read_only=True) as db:
+            assert [each.policy for each in db.sessions()] == ["anthropic"]
+    for option, told in (("--policy", "--policy is called --redact here now"), ("--redact", "")):
+        ran = run("redact", option, "strict", "--dry-run", "--json", "--store", store)
+        assert (ran.returncode, told in ran.stderr, bool(told)) == (0, True, bool(ran.stderr))
+        assert json.loads(ran.stdout)["policy"] == "strict"
+    both = run("redact", "--policy", "strict", "--redact", "zh", "--dry-run", "--store", store)
+    assert (both.returncode, "give one" in both.stderr) == (ExitCode.USAGE, True)
+    takes = {name: command_of(name) for name in VERBS}
+    shown = {
+        name: [option.help for option in command.params if "--policy" in option.opts]
+        for name, command in takes.items()
+        if any("--policy" in option.opts and not option.hidden for option in command.params)
+    }
+    assert shown.keys() == {"compact", "bench"}
+    assert shown["compact"] == shown["bench"]
+    assert REDACTIONS.replace(" or ", ", ").split(", ") == list(POLICY_PRESETS)
 
 
 @pytest.mark.parametrize("suffix", ["", "-lock", ".keys", ".secret"])

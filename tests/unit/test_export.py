@@ -1476,7 +1476,7 @@ def test_an_export_never_replaces_the_database_nor_what_is_no_file(store, tmp_pa
 def test_wrong_imports(store, tmp_path) -> None:
     lines = run("export", "chat", "--store", store, "--to", "-").stdout_bytes
     copy = tmp_path / "copy.memcore"
-    for options in (("--on-conflict", "append"), ("--policy", "seed"), ("--orphans", "raise")):
+    for options in (("--on-conflict", "append"), ("--pairs", "seed"), ("--orphans", "raise")):
         ran = run("import", "-", "--store", copy, *options, stdin=lines)
         assert ran.exit_code == ExitCode.FINDINGS
         assert "has no meaning for a session of an export" in ran.stderr

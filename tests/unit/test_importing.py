@@ -478,7 +478,7 @@ def test_the_verb_fails_with_what_failed(path, tmp_path) -> None:
     ("options", "code"),
     [
         (["--from", "nothing-known"], ExitCode.USAGE),
-        (["--from", "json", "--policy", "anthropic"], ExitCode.USAGE),
+        (["--from", "json", "--pairs", "anthropic"], ExitCode.USAGE),
         (["--from", "json", "--format", "anthropic"], ExitCode.USAGE),
         (["--from", "json", "--on-conflict", "append"], ExitCode.USAGE),
         (["--from", "langgraph", "--allow-type", "no-colon"], ExitCode.USAGE),
