@@ -716,9 +716,24 @@ class _Piece(NamedTuple):
     latest: Latest
 
 
+def would_cut(txn: ReadTxn, chainer: Chainer, before_ms: int) -> int:
+    """Count the entries that ``cut_chains`` would cut.
+
+    Raises:
+        AuditError: an entry fails verification.
+    """
+    found = 0
+    for place in chains(txn):
+        after = 0
+        while piece := _find(txn, chainer, place, after, before_ms):
+            after = piece if isinstance(piece, int) else piece.last
+            found += 0 if isinstance(piece, int) else piece.last - piece.first
+    return found
+
+
 def _cut(txn: Txn, place: Place, after: int, before_ms: int) -> tuple[int, int | None]:
     """Cut one piece after a number; return its entry count and where to continue, or None."""
-    piece = _find(txn, place, after, before_ms)
+    piece = _find(txn, txn.audit.chainer, place, after, before_ms)
     if isinstance(piece, int):
         return 0, piece or None
     if piece.last > piece.first:
@@ -733,9 +748,9 @@ def _cut(txn: Txn, place: Place, after: int, before_ms: int) -> tuple[int, int |
     return piece.last - piece.first, piece.last
 
 
-def _find(txn: Txn, place: Place, after: int, before_ms: int) -> _Piece | int:
+def _find(txn: ReadTxn, chainer: Chainer, place: Place, after: int, before_ms: int) -> _Piece | int:
     """Find the next piece; or a number to continue after, 0 at the end."""
-    chainer, newest = txn.audit.chainer, read_tip(txn, place).number
+    newest = read_tip(txn, place).number
     before = start = _mac_at(txn, place, after)
     last, head = after, b""
     latest = Latest(is_database=place == DATABASE)

@@ -19,9 +19,11 @@ from memcore.cli.options import (
     FiniteRange,
     InOrder,
     app_option,
+    dry_run_option,
     find_session,
     json_option,
     need_apart,
+    need_choice,
     need_directory,
     reading,
     store_option,
@@ -31,6 +33,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, progress, timestamp, warn
+from memcore.database.audit import would_cut_audit
 from memcore.options import counted
 
 __all__ = [
@@ -142,7 +145,10 @@ def show(
 @key_file_option
 @click.option("--reset", is_flag=True, help="Begin anew: give up the anchors before. Needs --yes.")
 @yes_option
-def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: bool) -> None:
+@json_option
+def anchor(
+    store: str, *, anchor: str, key_file: str | None, reset: bool, yes: bool, as_json: bool
+) -> None:
     """Write an anchor: the current end of every chain. Nothing is written to the database."""
     if reset and not yes:
         complain("--reset gives up what was anchored before: say --yes, too")
@@ -152,7 +158,10 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
     key = _audit(key_file).key_bytes()
     with reading(store) as db:
         count = db.anchor_audit(anchor, key=key, reset=reset)
-    print(f"anchored {counted(count, 'chain')}")
+    if as_json:
+        emit_json("audit anchor", {"chains": count, "anchor": anchor, "reset": reset})
+    else:
+        print(f"anchored {counted(count, 'chain')}")
 
 
 @verb("cut", of=verbs)
@@ -165,18 +174,32 @@ def anchor(store: str, *, anchor: str, key_file: str | None, reset: bool, yes: b
 )
 @key_file_option
 @anchor_path_option
+@dry_run_option
 @yes_option
+@json_option
 def cut(
-    store: str, *, older_than_days: float, key_file: str | None, anchor: str | None, yes: bool
+    store: str,
+    *,
+    older_than_days: float,
+    key_file: str | None,
+    anchor: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Delete old audit entries. What they prove about existing rows stays proven."""
-    if not yes:
-        complain("say --yes to forget entries of the audit")
-        raise SystemExit(ExitCode.REFUSED)
+    need_choice(dry_run, yes, see="how many entries would go", do="forget them")
     audit = _audit(key_file, anchor=anchor)
+    seconds = timedelta(days=older_than_days).total_seconds()
     with reading(store) as db:  # opening with an audit begins one
         db.engine.store.read(lambda txn: need_audited(txn, store))
-    with writing(store, audit=audit) as db:
-        seconds = timedelta(days=older_than_days).total_seconds()
-        count = db.cut_audit(older_than_seconds=seconds)
-    print(f"cut {counted(count, 'entry', 'entries')}")
+        count = would_cut_audit(db.engine, audit.key_bytes(), seconds) if dry_run else 0
+    if not dry_run:
+        with writing(store, audit=audit) as db:
+            count = db.cut_audit(older_than_seconds=seconds)
+    if as_json:
+        emit_json("audit cut", {"dry_run": dry_run, "entries": count})
+    elif dry_run:
+        print(f"{counted(count, 'entry', 'entries')} would be cut; nothing was written")
+    else:
+        print(f"cut {counted(count, 'entry', 'entries')}")

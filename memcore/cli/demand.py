@@ -8,15 +8,18 @@ from typing import Final
 import click
 
 from memcore.cli.options import (
-    ExitCode,
+    REDACTIONS,
+    dry_run_option,
     json_option,
+    need_choice,
     reading,
     store_option,
     verb,
     writing,
     yes_option,
 )
-from memcore.cli.output import complain, emit_json, escape, print_pairs
+from memcore.cli.output import emit_json, escape, print_pairs
+from memcore.session.content_filter import demand
 
 __all__ = [
     "demand_of_store",
@@ -28,34 +31,36 @@ _NONE: Final = "none"
 
 @verb("demand")
 @store_option
-@click.option("--redact", metavar="PRESET", help="Demand this redaction from now on, or 'none'.")
+@click.option(
+    "--redact",
+    metavar="PRESET",
+    help=f"Demand this redaction from now on: {REDACTIONS}; 'none': demand none.",
+)
 @click.option("--no-guards", is_flag=True, help="Demand no guards from now on.")
+@dry_run_option
 @yes_option
 @json_option
 def demand_of_store(
-    store: str, *, redact: str | None, no_guards: bool, yes: bool, as_json: bool
+    store: str, *, redact: str | None, no_guards: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Show the redaction and guards that a file requires of its writers, or change them.
 
     The first open with redact= or guard= records them. A change needs --yes, is recorded in the
     audit, and takes effect at the next open.
     """
-    if redact is None and not no_guards:
-        with reading(store) as db:
-            found = db.demands
-    else:
-        if not yes:
-            complain(
-                "this changes how all that is stored from now on is redacted or judged: say --yes"
-            )
-            raise SystemExit(ExitCode.REFUSED)
-        with writing(store) as db:
-            db.demand(
-                redact=False if redact == _NONE else redact, guard=False if no_guards else None
-            )
+    changes = redact is not None or no_guards
+    if changes:
+        do = "change how all that is stored from now on is redacted or judged"
+        need_choice(dry_run, yes, see="what would be demanded", do=do)
+    with writing(store) if changes and not dry_run else reading(store) as db:
+        if changes:  # also of demands that are damaged
+            wanted = False if redact == _NONE else redact
+            no_more = False if no_guards else None
+            found = demand(db.engine.store, wanted, no_more, dry_run=dry_run).shown()
+        else:
             found = db.demands
     if as_json:
-        emit_json("demand", found)
+        emit_json("demand", ({"dry_run": dry_run} if changes else {}) | found)
         return
     policy, guards = found["redact"], found["guards"]
     rows: list[tuple[str, object]] = [
@@ -64,3 +69,5 @@ def demand_of_store(
     ]
     rows += [("guard", json.dumps(guard)) for guard in guards]
     print_pairs([(name, escape(str(value))) for name, value in rows] or [("demands", "nothing")])
+    if changes and dry_run:
+        print("nothing was written")

@@ -19,6 +19,7 @@ from memcore.cli.options import (
     ExitCode,
     app_option,
     find_session,
+    json_option,
     need_directory,
     reading,
     redact_option,
@@ -27,7 +28,7 @@ from memcore.cli.options import (
     verb,
     writing,
 )
-from memcore.cli.output import complain, progress, warn
+from memcore.cli.output import complain, emit_json, progress, warn
 from memcore.exchange.lines import EXPORTS
 from memcore.files import is_same, sync_directory
 from memcore.options import checked_file, counted
@@ -72,6 +73,7 @@ _KEY_VARIABLES: Final = ("MEMCORE_KEY", "MEMCORE_KEY_FILE", "MEMCORE_AUDIT_KEY_F
     "--lossy", is_flag=True, help="What the format cannot hold may stay out: exit code 0."
 )
 @redact_option
+@json_option
 def export_sessions(
     store: str,
     sessions: tuple[str, ...],
@@ -85,6 +87,7 @@ def export_sessions(
     overwrite: bool,
     lossy: bool,
     redact: str | None,
+    as_json: bool,
 ) -> None:
     """Write sessions as JSON lines, which 'memcore import' reads, or as a table of items.
 
@@ -102,6 +105,9 @@ def export_sessions(
     left_out: list[str] = []
     if to != "-":
         to = checked_file("--to", to)
+    elif as_json:
+        msg = "--json: with --to -, standard output has the export itself; name a file"
+        raise memcore.InvalidOptionError(msg)
     is_shown = to == "-" and sys.stdout.isatty()
     if redact is not None:
         redaction_policy(redact)  # an unknown one is told before anything is written
@@ -139,7 +145,10 @@ def export_sessions(
                     report(min(done, total), total)
     for text in left_out:
         warn(text)
-    if to != "-":
+    if as_json:
+        size = os.path.getsize(to)
+        emit_json("export", {"to": to, "format": form, "bytes": size, "left_out": left_out})
+    elif to != "-":
         warn(f"{to}: {counted(os.path.getsize(to), 'byte')}")
     if left_out and not lossy:
         raise SystemExit(ExitCode.FINDINGS)

@@ -7,7 +7,9 @@ import click
 from memcore.cli.options import (
     ExitCode,
     app_option,
+    dry_run_option,
     json_option,
+    need_choice,
     reading,
     store_option,
     verb,
@@ -15,6 +17,7 @@ from memcore.cli.options import (
     writing,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp
+from memcore.retention.legal_holds import would_hold
 
 __all__ = [
     "hold_data",
@@ -30,6 +33,7 @@ __all__ = [
 @click.option("--session", metavar="SESSION", help="This session only.")
 @click.option("--reason", metavar="TEXT", help="Set a hold, for this reason.")
 @click.option("--release", is_flag=True, help="End the hold.")
+@dry_run_option
 @click.option("--yes", is_flag=True, help="Consent to --release.")
 @json_option
 def hold_data(
@@ -40,6 +44,7 @@ def hold_data(
     session: str | None,
     reason: str | None,
     release: bool,
+    dry_run: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -53,20 +58,24 @@ def hold_data(
     if user is None or (release and reason is not None):
         complain("name the user, and say either --reason TEXT or --release")
         raise SystemExit(ExitCode.USAGE)
-    if release and not yes:
-        complain("a release lets the data be deleted: say --yes")
-        raise SystemExit(ExitCode.REFUSED)
-    with writing(store) as db:
+    if release:
+        need_choice(dry_run, yes, see="which holds would end", do="let the data be deleted")
+    with reading(store) if dry_run else writing(store) as db:
         warn_of_stranger(db, user, app)
-        if reason is None:
+        if dry_run:
+            covered = would_hold(db.engine, user, app, session, reason=reason)
+        elif reason is None:
             covered = db.release(user, app=app, session=session)
         else:
             covered = db.hold(user, reason=reason, app=app, session=session)
     if as_json:
-        emit_json("hold", {"released": release, "apps": covered})
+        emit_json("hold", {"dry_run": dry_run, "released": release, "apps": covered})
     elif covered:
         done = "released" if release else "set"
-        print(escape(f"the hold was {done}, in these applications: {', '.join(covered)}"))
+        what = f"would be {done}" if dry_run else f"was {done}"
+        print(escape(f"the hold {what}, in these applications: {', '.join(covered)}"))
+        if dry_run:
+            print("nothing was written")
     if release and not covered:
         complain("there was no such hold; 'memcore hold' shows all")
         raise SystemExit(ExitCode.NOT_FOUND)

@@ -14,10 +14,13 @@ import click
 
 import memcore
 from memcore.cli.options import (
+    REDACTIONS,
     ExitCode,
     FiniteRange,
     InOrder,
+    dry_run_option,
     json_option,
+    need_choice,
     reading,
     store_option,
     verb,
@@ -26,7 +29,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, escape, print_table, timestamp, warn
-from memcore.errors import InvalidItemError, InvalidOptionError, SourceError
+from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError, SourceError
 from memcore.memory.trust import KINDS, STATUSES
 from memcore.options import counted
 
@@ -299,22 +302,34 @@ def promote_memory(store: str, number: int, *, by: str, user: str, app: str, as_
 @user_option
 @app_option
 @click.option("--reason", metavar="TEXT", help="Why; it is kept.")
+@dry_run_option
 @yes_option
 @json_option
 def forget_memory(
-    store: str, number: int, *, user: str, app: str, reason: str | None, yes: bool, as_json: bool
+    store: str,
+    number: int,
+    *,
+    user: str,
+    app: str,
+    reason: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove a memory's text from all its versions.
 
     It is not learned again.
     """
-    if not yes:
-        complain("what is forgotten cannot be had back: say --yes")
-        raise SystemExit(ExitCode.REFUSED)
-    with _memory(store, app, user, writes=True) as memory:
-        found = memory.forget(number, reason=reason)
+    need_choice(dry_run, yes, see="what would be forgotten", do="forget it for good")
+    with _memory(store, app, user, writes=not dry_run) as memory:
+        found = memory.get(number) if dry_run else memory.forget(number, reason=reason)
+    if found is None:
+        raise NotFoundError(f"there is no memory {number}")
     if as_json:
-        emit_json("memory forget", _mapping(found))
+        emit_json("memory forget", {"dry_run": dry_run, **_mapping(found)})
+    elif dry_run:
+        print(escape(f"memory {found.id} would be forgotten: {found.text}"))
+        print("nothing was written")
     else:
         print(f"memory {found.id} is {found.status}")
 
@@ -415,7 +430,7 @@ def show_playbooks(store: str, scenario: str | None, *, user: str, app: str, as_
     metavar="SCORE",
     help="Archive what scores less: importance, fading with age, + uses + sessions that say it.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show the plan.")
+@dry_run_option
 @json_option
 def consolidate_memories(
     store: str, *, user: str, app: str, archive_below: float | None, dry_run: bool, as_json: bool
@@ -428,7 +443,8 @@ def consolidate_memories(
     with _memory(store, app, user, writes=not dry_run) as memory:
         found = memory.consolidate(policy, dry_run=dry_run)
     if as_json:
-        emit_json("memory consolidate", {"steps": [asdict(step) for step in found.steps]})
+        steps = [asdict(step) for step in found.steps]
+        emit_json("memory consolidate", {"dry_run": dry_run, "steps": steps})
         return
     headings = ("action", "memories", "outcome", "made", "reason")
     rows = [
@@ -531,7 +547,10 @@ def show_grants(store: str, *, user: str, app: str, as_json: bool) -> None:
     help="Only facts, ...; may be repeated.",
 )
 @click.option(
-    "--redact", default="default", metavar="POLICY", help="Redaction policy; empty: none."
+    "--redact",
+    default="default",
+    metavar="PRESET",
+    help=f"Readers see placeholders for what it finds: {REDACTIONS}; empty: nothing.",
 )
 @click.option("--until", type=FiniteRange(), metavar="SECONDS", help="When it ends, since 1970.")
 @json_option

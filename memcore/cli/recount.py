@@ -12,7 +12,9 @@ import memcore
 from memcore.cli.options import (
     ExitCode,
     app_option,
+    dry_run_option,
     json_option,
+    reading,
     store_option,
     user_option,
     verb,
@@ -21,6 +23,8 @@ from memcore.cli.options import (
 from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
 from memcore.options import counted
 from memcore.records import record
+from memcore.session import recount
+from memcore.session.session import ref_of
 from memcore.tokens import get_counter
 
 __all__ = [
@@ -53,6 +57,7 @@ class Recounted:
 @click.option("--all", "every", is_flag=True, help="All sessions (of --user, --app).")
 @user_option
 @app_option
+@dry_run_option
 @json_option
 def recount_sessions(
     store: str,
@@ -62,6 +67,7 @@ def recount_sessions(
     every: bool,
     user: str | None,
     app: str | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Recount the tokens of sessions with another counter; their items stay as they are.
@@ -76,14 +82,14 @@ def recount_sessions(
         raise memcore.InvalidOptionError(msg)
     by = get_counter(counter)
     started = time.perf_counter()
-    with writing(store) as db:
+    with reading(store) if dry_run else writing(store) as db:
         listed = list(db.sessions(user=user, app=app))
         if every:
             chosen = [entry for entry in listed if entry.counter != by.id]
         else:
             chosen = [_named(name, listed, db.path) for name in dict.fromkeys(sessions)]
         with progress("counting") as report:
-            done, failed = _recount_all(db, chosen, by, report)
+            done, failed = _recount_all(db, chosen, by, report, dry_run=dry_run)
     considered = len(listed) if every else len(chosen)
     fields = {
         "counter": by.id,
@@ -94,13 +100,16 @@ def recount_sessions(
         "seconds": time.perf_counter() - started,
     }
     if as_json:
-        emit_json("recount", fields | {"sessions": [asdict(session) for session in done]})
+        told = [asdict(session) for session in done]
+        emit_json("recount", {"dry_run": dry_run, **fields, "sessions": told})
     else:
         if done:
             print_table(
                 _HEADINGS, (tuple(asdict(session).values()) for session in done), flexible=0
             )
         print_pairs((fields | {"seconds": f"{fields['seconds']:.2f}"}).items())
+        if dry_run:
+            print("\nnothing was written")
     if failed:
         raise SystemExit(ExitCode.FINDINGS)
 
@@ -123,6 +132,8 @@ def _recount_all(
     chosen: Sequence[memcore.SessionEntry],
     counter: memcore.TokenCounter,
     report: Progress | None,
+    *,
+    dry_run: bool,
 ) -> tuple[list[Recounted], int]:
     """Recount the sessions; return the results and the number of sessions that failed."""
     total, before, failed = sum(entry.items for entry in chosen), 0, 0
@@ -135,10 +146,14 @@ def _recount_all(
     for entry in chosen:
         place = entry.session_id, entry.user, entry.app
         try:
-            session = db.session(
-                place[0], user=place[1], app=place[2], counter=counter, recount=True
-            )
-            found = session.recount(counter, progress=tell)
+            if dry_run:
+                ref = ref_of(db.session(place[0], user=place[1], app=place[2]))
+                found = recount.recount(ref, counter, tell, dry_run=True)
+            else:
+                session = db.session(
+                    place[0], user=place[1], app=place[2], counter=counter, recount=True
+                )
+                found = session.recount(counter, progress=tell)
         except (memcore.CallerError, memcore.CorruptValueError) as error:
             failed += 1
             warn(f"session {entry.session_id!r}: {error}")

@@ -10,9 +10,11 @@ import click
 import memcore
 from memcore.cli.options import (
     ExitCode,
+    dry_run_option,
     file_option,
     json_option,
     key_options,
+    need_choice,
     need_directory,
     verb,
 )
@@ -28,12 +30,21 @@ __all__ = [
 @click.argument("backup", metavar="BACKUP", help="The file to restore from.")
 @file_option
 @click.option("--replace", is_flag=True, help="The store exists: put the backup in its place.")
+@dry_run_option
 @click.option("--yes", is_flag=True, help="Consent to --replace.")
 @click.option("--discard", is_flag=True, help="Keep no copy of the store that is replaced.")
 @click.option("--force", is_flag=True, help="Take a backup with findings, if it can be opened.")
 @json_option
 def restore_backup(
-    backup: str, store: str, *, replace: bool, yes: bool, discard: bool, force: bool, as_json: bool
+    backup: str,
+    store: str,
+    *,
+    replace: bool,
+    dry_run: bool,
+    yes: bool,
+    discard: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Create the store from a backup that passes the check. No process may have the store open.
 
@@ -45,9 +56,11 @@ def restore_backup(
         msg = f"{backup}: there is no such file to restore from"
         raise memcore.NotFoundError(msg)
     need_directory(checked_file("--store", store))
-    if os.path.lexists(store) and not (replace and yes):
-        complain(f"{store}: exists; --replace --yes puts the backup in its place")
-        raise SystemExit(ExitCode.REFUSED)
+    if os.path.lexists(store):
+        if not (replace and (yes or dry_run)):
+            complain(f"{store}: exists; --replace --yes puts the backup in its place")
+            raise SystemExit(ExitCode.REFUSED)
+        need_choice(dry_run, yes, see="whether it can be restored", do="restore it")
     started = time.perf_counter()
     with progress("checking the copy") as report:
         done = memcore.restore(
@@ -56,18 +69,23 @@ def restore_backup(
             replace=replace,
             keep=not discard,
             force=force,
+            dry_run=dry_run,
             progress=report,
             **key_options(),
         )
     seconds = time.perf_counter() - started
     if as_json:
-        fields = {"target": store, "bytes": done.bytes, "kept": done.kept, "seconds": seconds}
-        emit_json(
-            "restore", fields | {"findings": list(done.findings), "unsure": list(done.unsure)}
-        )
+        fields = {"dry_run": dry_run, "target": store, "bytes": done.bytes, "kept": done.kept}
+        found = {"findings": list(done.findings), "unsure": list(done.unsure)}
+        emit_json("restore", fields | {"seconds": seconds} | found)
         return
     for finding in (*done.findings, *done.unsure):
         print(escape(finding))
-    print(escape(f"{store}: {counted(done.bytes, 'byte')} in {seconds:.2f} s"))
+    if dry_run:
+        print(escape(f"{store}: {counted(done.bytes, 'byte')} would be restored"))
+    else:
+        print(escape(f"{store}: {counted(done.bytes, 'byte')} in {seconds:.2f} s"))
     if done.kept is not None:
         print(escape(f"the file before: {done.kept}"))
+    if dry_run:
+        print("nothing was written")

@@ -22,6 +22,7 @@ from memcore.audit.verify import (
     entries,
     need_audited,
     word_for,
+    would_cut,
 )
 from memcore.codec.audit_entry import (
     AuditEntry,
@@ -262,6 +263,28 @@ def anchor_audit(
     return anchor_all(engine.store, lines, reset=reset)
 
 
+def would_cut_audit(engine: Engine, key: bytes, older_than_seconds: float) -> int:
+    """Count the entries that ``Database.cut_audit`` would delete.
+
+    Raises:
+        InvalidOptionError, AuditError: as ``Database.cut_audit`` does.
+    """
+    chainer, before_ms = _chainer(engine, key), _before_ms(engine, older_than_seconds)
+
+    def look(txn: ReadTxn) -> int:
+        need_audited(txn, engine.store.path)
+        need_key(txn, chainer, engine.store.path)
+        return would_cut(txn, chainer, before_ms)
+
+    return engine.store.read(look)
+
+
+def _before_ms(engine: Engine, older_than_seconds: float) -> int:
+    now_seconds = engine.now_us() / 1e6
+    age_seconds = min(checked_seconds("older_than_seconds", older_than_seconds), now_seconds)
+    return int((now_seconds - age_seconds) * 1000)
+
+
 def cut_audit(engine: Engine, older_than_seconds: float | None) -> int:
     """Cut old entries of all chains; see ``Database.cut_audit``."""
     audit = engine.audit
@@ -272,7 +295,4 @@ def cut_audit(engine: Engine, older_than_seconds: float | None) -> int:
         raise InvalidOptionError(
             "older_than_seconds: say how old, here or as Audit(keep_seconds=...) when opening"
         )
-    now_seconds = engine.now_us() / 1e6
-    age_seconds = min(checked_seconds("older_than_seconds", keep), now_seconds)
-    before_ms = int((now_seconds - age_seconds) * 1000)
-    return cut_chains(engine.store, before_ms)
+    return cut_chains(engine.store, _before_ms(engine, keep))

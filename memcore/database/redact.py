@@ -37,7 +37,7 @@ from memcore.rows.views import StoredView, read_view
 from memcore.session import Engine
 from memcore.session.engine import SessionOptions, SessionRef
 from memcore.session.memory import would_forget
-from memcore.session.recount import need_countable, recount
+from memcore.session.recount import recount
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, rewrite_views
 from memcore.store.interface import ReadTxn, Txn
 
@@ -855,10 +855,7 @@ def recount_rewritten(
         if head is not None and (is_due or head.flags & FLAG_REWRITTEN):
             address = SessionRef(engine, app, user, name, SessionOptions(None, None, "raise"))
             counter = engine.counter_named(head.counter)
-            if dry is None:
-                recount(address, counter, None, anew=True)
-            else:
-                need_countable(address, counter)
+            recount(address, counter, None, anew=True, dry_run=dry is not None)
     except NotFoundError:
         return  # deleted concurrently
     except CorruptValueError:

@@ -102,6 +102,7 @@ def restore(
     replace: bool = False,
     keep: bool = True,
     force: bool = False,
+    dry_run: bool = False,
     counter: str | TokenCounter | None = None,
     progress: Progress | None = None,
     key: Key | None = None,
@@ -119,6 +120,7 @@ def restore(
         replace: allow the target to exist; no process, including this one, may have it open.
         keep: keep the replaced file.
         force: accept a source with findings, provided that it can be opened.
+        dry_run: check the source, and write nothing.
         counter: a custom token counter, if sessions of the source were counted by one.
         progress: called with (sessions checked, total sessions) while the copy is checked.
         key: opens the key file of an encrypted source.
@@ -137,7 +139,7 @@ def restore(
             not a memcore file.
         InvalidOptionError: source and target are the same file, or an option has the wrong type.
     """
-    options = (("replace", replace), ("keep", keep), ("force", force))
+    options = (("replace", replace), ("keep", keep), ("force", force), ("dry_run", dry_run))
     for name, value in options:
         checked_bool(name, value)
     checked_callable("progress", progress)
@@ -169,7 +171,11 @@ def restore(
     try:
         if store.vault is not None:
             need_newest(store.environment(), store.vault)
-        check = judge_for(session.Engine(store, get_counter(counter), "openai_chat"), progress)
+        engine = session.Engine(store, get_counter(counter), "openai_chat")
+        if dry_run:
+            accepted += _checked(engine, progress, force=force)
+            return RestoreReport(final, Path(backup).stat().st_size, kept, tuple(accepted))
+        check = judge_for(engine, progress)
 
         def judge(path: str) -> list[str]:
             findings = check(path)
@@ -187,6 +193,14 @@ def restore(
     finally:
         store.close()
     return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted), tuple(unsure))
+
+
+def _checked(engine: Engine, progress: Progress | None, *, force: bool) -> list[str]:
+    """Return what is wrong with a backup; without ``force``, raise the first of it."""
+    findings = maintenance.check_database(engine, progress)
+    if findings and not force:
+        raise CorruptStoreError(findings[0])
+    return findings
 
 
 def _settle(target: str, vault: RowCipher | None) -> list[str]:

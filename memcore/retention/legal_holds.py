@@ -52,6 +52,7 @@ __all__ = [
     "opted_out",
     "release",
     "release_user",
+    "would_hold",
 ]
 
 
@@ -147,8 +148,7 @@ def hold_user(
             own = app or "default"
             places = [(names.ensure_scope(txn, own, user), 0, own)]
         if not places:
-            msg = f"user {user[:40]!r} has no session {session or '':.40} to put under a hold"
-            raise NotFoundError(msg)
+            raise _no_session(user, session)
         done = []
         for scope, number, its_app in places:
             shown = told
@@ -168,6 +168,28 @@ def release_user(engine: Engine, user: str, app: str | None, session: str | None
         return [own for scope, number, own in places if release_in(txn, scope, number)]
 
     return engine.store.transact(closure, makes_room=True)
+
+
+def would_hold(
+    engine: Engine, user: str, app: str | None, session: str | None, *, reason: str | None
+) -> list[str]:
+    """Return the applications that ``hold_user``, or without a reason ``release_user``, returns.
+
+    Raises:
+        InvalidOptionError, NotFoundError: as ``hold_user`` does.
+    """
+    if reason is None:
+        return [each.app for each in holds(engine, app, user) if each.session_id == session]
+    checked_reason(reason)
+    places = engine.store.read(lambda txn: _places(txn, user, app, session))
+    if not places and session is not None:
+        raise _no_session(user, session)
+    return [own for _, _, own in places] or [app or "default"]
+
+
+def _no_session(user: str, session: str | None) -> NotFoundError:
+    msg = f"user {user[:40]!r} has no session {session or '':.40} to put under a hold"
+    return NotFoundError(msg)
 
 
 def _places(

@@ -420,9 +420,9 @@ def _write(txn: Txn, store: Store, wanted: FileDemand) -> None:
     audit.record_event(txn, 0, "demand", {"redact": classes, "guards": guards})
 
 
-def demand(store: Store, redact: Any, guard: Any) -> None:
-    """Change the file's demands; see ``Database.demand``."""
-    if store.read_only:
+def demand(store: Store, redact: Any, guard: Any, *, dry_run: bool = False) -> FileDemand:
+    """Change the file's demands, unless it is a dry run; see ``Database.demand``. Return them."""
+    if store.read_only and not dry_run:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
     if guard is not None and guard is not False and not privacy.checked_guard(guard):
@@ -434,18 +434,27 @@ def demand(store: Store, redact: Any, guard: Any) -> None:
         raise InvalidOptionError(msg)
     made = _written(store, given)
 
-    def closure(txn: Txn) -> None:
-        try:
-            known = read_demand(txn)
-        # An operator has to be able to replace a record that nobody can read.
-        except CorruptValueError:
-            known = _NOTHING
+    def wanted(known: FileDemand) -> FileDemand:
         policy = known.policy if redact is None else made.policy
-        guards = known.guards if guard is None else made.guards
-        if FileDemand(policy, guards) != known:
-            _write(txn, store, FileDemand(policy, guards))
+        return FileDemand(policy, known.guards if guard is None else made.guards)
 
-    store.transact(closure)
+    def closure(txn: Txn) -> FileDemand:
+        known = _readable_demand(txn)
+        found = wanted(known)
+        if found != known:
+            _write(txn, store, found)
+        return found
+
+    return wanted(store.read(_readable_demand)) if dry_run else store.transact(closure)
+
+
+def _readable_demand(txn: ReadTxn) -> FileDemand:
+    """Read the file's demands; none if they are damaged."""
+    try:
+        return read_demand(txn)
+    # An operator has to be able to replace a record that nobody can read.
+    except CorruptValueError:
+        return _NOTHING
 
 
 # --- Incoming items: screened and redacted before they are classified and counted -----------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from dataclasses import field
+from functools import partial
 from struct import iter_unpack
 from typing import Final, TypeAlias
 
@@ -20,7 +21,7 @@ from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, LeaseHeldError, NotFoundError, PolicyMismatchError
 from memcore.faces import logger
 from memcore.limits import ITEMS_PAGE, RECOUNT_FORKS_MAX, RECOUNT_PAGE_BYTES
-from memcore.log import CachedSession, Head, History
+from memcore.log import CachedSession, Head, History, new_ledger
 from memcore.log.read import Stored, stored_items, tokens_of
 from memcore.model import RecountResult
 from memcore.options import checked_callable
@@ -30,10 +31,10 @@ from memcore.rows.index import NO_COUNTS, RECORD, Counts, drop_counts, records, 
 from memcore.session.engine import SessionRef
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
+from memcore.wire import get_policy
 
 __all__ = [
     "counter_id",
-    "need_countable",
     "recount",
     "recount_lazily",
 ]
@@ -102,14 +103,21 @@ def recount_lazily(ref: SessionRef) -> bool:
 
 
 def recount(
-    ref: SessionRef, counter: TokenCounter, progress: Progress | None, *, anew: bool = False
+    ref: SessionRef,
+    counter: TokenCounter,
+    progress: Progress | None,
+    *,
+    anew: bool = False,
+    dry_run: bool = False,
 ) -> RecountResult:
     """Count all live items; NotFoundError if there is no session.
 
     ``anew``: also recount what this counter counted, because items were rewritten; ignores leases.
+    ``dry_run``: nothing is stored.
     """
     engine = ref.engine
-    ref.refuse_read_only()
+    if not dry_run:
+        ref.refuse_read_only()
     checked_callable("progress", progress)
     # The head will hold only its id, by which other handles have to find it.
     engine.counters.setdefault(counter.id, counter)
@@ -121,6 +129,8 @@ def recount(
             done = engine.store.read(lambda txn: _unchanged(ref, txn, counter))
         if done is None:
             counted = _count(ref, counted, counter, progress)
+            if dry_run:
+                return engine.store.read(partial(_foreseen, ref, counted, counter))
             done = engine.store.transact(
                 lambda txn, counted=counted, allowed=allowed: _apply(  # type: ignore[misc]
                     ref, txn, counted, counter, allowed, anew=anew
@@ -129,16 +139,6 @@ def recount(
         if done is not None:
             return done
         allowed = max(_ALLOWED_FIRST, 4 * allowed)
-
-
-def need_countable(ref: SessionRef, counter: TokenCounter) -> None:
-    """Count all live items without storing anything; raises what ``recount`` would raise.
-
-    Raises:
-        NotFoundError, CorruptValueError, PolicyMismatchError
-    """
-    _count(ref, _Counted((0, 0)), counter, None)
-    ref.engine.store.read(lambda txn: _totals(txn, *_find(ref, txn), counter))
 
 
 # --- Current state --------------------------------------------------------------------------------
@@ -262,6 +262,18 @@ def _apply(
     head.tokens, head.open_calls = _totals(txn, place, head, counter)
     txn.put(head_key(*place), seal_value(head_key(*place), head.pack()))
     return RecountResult(head.count, before[0], counter.id, before[1], head.tokens)
+
+
+def _foreseen(
+    ref: SessionRef, counted: _Counted, counter: TokenCounter, txn: ReadTxn
+) -> RecountResult:
+    """Return what ``_apply`` would return for these counts."""
+    (scope, _), head = _find(ref, txn)
+    ledger, counts = new_ledger(get_policy(head.policy), counter), iter(counted.tokens)
+    for _, owner, lo, hi in counted.history.spans(0, counted.history.count):
+        for each in records(txn, scope, owner, lo, hi):
+            ledger.push(each[RECORD.size :], next(counts))
+    return RecountResult(head.count, head.counter, counter.id, head.tokens, ledger.tokens)
 
 
 def _known(txn: ReadTxn, scope: int, head: Head, history: History) -> array[int]:

@@ -12,7 +12,7 @@ __all__, __getattr__, __dir__ = face(
             "CLOSED_KINDS RowCipher copy_refused number_of owner_of packed_secret waiting_secret"
         ),
         "interface": "MapMovedError ReadTxn Store Txn",
-        "offline": "build_detached migrate_file open_detached reseal",
+        "offline": "build_detached count_sealed migrate_file open_detached reseal",
         "pages": "TXNID_MAX DamageError Tree free_lists free_pages walk_of",
         "store": "LmdbStore open_store",
     },

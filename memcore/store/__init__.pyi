@@ -19,6 +19,7 @@ from memcore.store.interface import ReadTxn as ReadTxn
 from memcore.store.interface import Store as Store
 from memcore.store.interface import Txn as Txn
 from memcore.store.offline import build_detached as build_detached
+from memcore.store.offline import count_sealed as count_sealed
 from memcore.store.offline import migrate_file as migrate_file
 from memcore.store.offline import open_detached as open_detached
 from memcore.store.offline import reseal as reseal
@@ -47,6 +48,7 @@ __all__ = [
     "build_detached",
     "compact_file",
     "copy_refused",
+    "count_sealed",
     "free_lists",
     "free_pages",
     "migrate_file",

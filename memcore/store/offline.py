@@ -20,7 +20,7 @@ from memcore.store.copy import Judge, compact_file, drop_second_name
 from memcore.store.datafile import FORMAT_KEY, Format
 from memcore.store.encryption import CLOSED_KINDS, RowCipher, is_content, number_of
 from memcore.store.environment import Environment
-from memcore.store.interface import Store, Txn
+from memcore.store.interface import ReadTxn, Store, Txn
 from memcore.store.open_file import build_file
 from memcore.store.redo_log import find_run
 from memcore.store.store import LmdbStore
@@ -163,6 +163,17 @@ def reseal(
         )
     except StoreLockedError:
         return done, False
+
+
+def count_sealed(txn: ReadTxn, scope: int) -> int:
+    """Count the values of a scope that ``reseal`` would encrypt."""
+    return sum(
+        is_content(key) and number_of(value) is not None
+        for kind in sorted(CLOSED_KINDS)
+        for key, value in stored_rows(
+            txn, keys.scoped(kind, scope), keys.after(keys.scoped(kind, scope))
+        )
+    )
 
 
 def _retire(

@@ -66,7 +66,15 @@ def test_anchor_and_cut(run, audited, monkeypatch, tmp_path) -> None:
     assert run("audit", "anchor", "--anchor", other, "--reset").exit_code == 6
     assert run("audit", "anchor", "--anchor", other, "--reset", "--yes").exit_code == 0
     assert run("audit", "cut", "--older-than-days", 0).exit_code == 6
-    assert run("audit", "cut", "--older-than-days", 0, "--yes").stdout.startswith("cut ")
+    before = audited.read_bytes()
+    planned = json.loads(run("audit", "cut", "--older-than-days", 0, "--dry-run", "--json").stdout)
+    assert audited.read_bytes() == before
+    done = json.loads(run("audit", "cut", "--older-than-days", 0, "--yes", "--json").stdout)
+    assert (planned["entries"], planned["dry_run"]) == (done["entries"], True)
+    assert planned["entries"] > 0
+    shown = run("audit", "cut", "--older-than-days", 0, "--dry-run").stdout
+    assert shown == "0 entries would be cut; nothing was written\n"
+    assert json.loads(run("audit", "anchor", "--anchor", other, "--json").stdout)["chains"] == 3
     for anchor in (other, tmp_path / "anchor"):
         assert run("audit", "verify", "--anchor", anchor).exit_code == 0
 

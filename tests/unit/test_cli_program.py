@@ -10,9 +10,12 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import click
 import pytest
 
 import memcore
@@ -593,6 +596,95 @@ def test_a_policy_is_that_of_a_compaction_everywhere(store, tmp_path) -> None:
     assert shown.keys() == {"compact", "bench"}
     assert shown["compact"] == shown["bench"]
     assert REDACTIONS.replace(" or ", ", ").split(", ") == list(POLICY_PRESETS)
+
+
+def _commands(command: click.Command, name: str) -> Iterator[tuple[str, set[str]]]:
+    if isinstance(command, click.Group):
+        for inner, each in command.commands.items():
+            yield from _commands(each, f"{name} {inner}")
+    else:
+        yield name, {option for each in command.params for option in each.opts}
+
+
+def test_what_asks_for_consent_shows_first_and_what_is_shown_is_there_as_json() -> None:
+    found = dict(each for name in VERBS for each in _commands(command_of(name), name))
+    # An anchor is a line that is added to a file of its own.
+    asks = {name for name, options in found.items() if "--yes" in options} - {"audit anchor"}
+    assert {name for name in asks if "--dry-run" not in found[name]} == set()
+    assert {name for name, options in found.items() if "--json" not in options} == {
+        "ui", "mcp", "demo",  # two servers and a show
+    }  # fmt: skip
+
+
+def test_a_dry_run_writes_nothing_and_says_what_is_done(tmp_path) -> None:
+    store, backup = tmp_path / "a.memcore", tmp_path / "backup"
+    with memcore.open(store) as db:
+        scope = db.scope(user="u")
+        scope.session("chat").extend({"role": "user", "content": f"line {n}"} for n in range(3))
+        scope.kv("n").put("k", 1)
+        scope.memory.remember("Likes tea", by="operator")
+        scope.hold(reason="case 7")
+        db.backup(backup)
+
+    def told(words: str, *more: str) -> dict[str, Any]:
+        ran = run(*shlex.split(words), *more, "--json", MEMCORE_STORE=str(store))
+        assert (ran.returncode, ran.stderr) == (0, "")
+        found = json.loads(ran.stdout)
+        return {name: value for name, value in found.items() if name not in {"seconds", "kept"}}
+
+    for words in (
+        "kv n k --user u --set 2", "kv n k --user u --delete", "state chat x --set 3",
+        "state chat x --delete", "hold u --release", "demand --redact strict", "demand --no-guards",
+        f"restore {backup} --replace",
+    ):  # fmt: skip
+        before = store.read_bytes()
+        planned = told(words, "--dry-run")
+        assert store.read_bytes() == before, words
+        assert planned == told(words, "--yes") | {"dry_run": True}, words
+        both = run(*shlex.split(words), "--dry-run", "--yes", MEMCORE_STORE=str(store))
+        assert both.returncode == ExitCode.USAGE
+    assert told("hold u --reason 'case 8'", "--dry-run")["apps"] == ["default"]
+    for words in ("recount --all --counter bytes/3", "recount chat --counter bytes/3"):
+        planned = told(words, "--dry-run")
+        assert planned == told(words) | {"dry_run": True}
+    run("hold", "u", "--release", "--yes", MEMCORE_STORE=str(store))
+    planned = told("memory forget 1 --user u", "--dry-run")
+    assert (planned["text"], planned["dry_run"]) == ("Likes tea", True)
+    assert told("memory forget 1 --user u", "--yes")["status"] == "forgotten"
+    assert run("memory", "forget", "9", "--dry-run", "--store", store).returncode == 3
+
+
+def test_an_export_is_summed_up_as_json(store, tmp_path) -> None:
+    to = tmp_path / "out.jsonl"
+    ran = run("export", "--all", "--to", to, "--json", "--store", store)
+    found = json.loads(ran.stdout)
+    assert (found["bytes"], found["to"], found["left_out"]) == (to.stat().st_size, str(to), [])
+    ran = run("export", "--all", "--to", "-", "--json", "--store", store)
+    assert (ran.returncode, "name a file" in ran.stderr) == (ExitCode.USAGE, True)
+
+
+def test_a_rotation_of_keys_is_shown_first(tmp_path) -> None:
+    pytest.importorskip("cryptography")
+    store, key = tmp_path / "e.memcore", tmp_path / "key"
+    key.write_bytes(bytes(range(200, 232)))
+    with memcore.open(store, key=f"file:{key}") as db:
+        for user in ("u", "v"):
+            session = db.session("s", user=user)
+            session.extend({"role": "user", "content": str(n)} for n in range(3))
+            session.state.update({"user:x": 1, "app:y": 2})
+    keys = Path(f"{store}.keys")
+    words = ("keys", "--rotate-data", "--rotate-to", f"file:{key}", "--json", "--store", store)
+    for chosen in (("--user", "u"), ()):
+        before = store.read_bytes(), keys.read_bytes()
+        planned, done = (
+            json.loads(run(*words, *chosen, how, MEMCORE_KEY=f"file:{key}").stdout)
+            for how in ("--dry-run", "--yes")
+        )
+        assert planned["values"] == done["values"] > 0
+        assert (planned["key_changed"], planned["dry_run"]) == (True, True)
+        assert before != (store.read_bytes(), keys.read_bytes())
+    ran = run(*words, "--dry-run", "--rotate-to", "file:no", MEMCORE_KEY=f"file:{key}")
+    assert ran.returncode == ExitCode.REFUSED
 
 
 @pytest.mark.parametrize("suffix", ["", "-lock", ".keys", ".secret"])
