@@ -898,7 +898,9 @@ class Memories:
         values |= self._described(subject=subject, slot=slot, **described)
         if expires_at is not None:
             values["expires_ms"] = _ms("expires_at", expires_at)
-        values["derived_from"] = _checked_ids("derived_from", derived_from)
+        values["derived_from"] = (
+            () if derived_from == () else _checked_ids("derived_from", derived_from)
+        )
         told = self._admitted(
             {
                 "text": checked_text(text),
