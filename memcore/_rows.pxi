@@ -270,7 +270,7 @@ def fresh_json(list values not None, object absent):
 
 
 def known_from(dict known not None, int64_t first, int64_t last):
-    """The values of consecutive keys from ``first`` to ``last``, up to the first that is missing."""
+    """The values of consecutive keys, ``first`` to ``last``, up to the first that is missing."""
     cdef list found = []
     cdef object value
     while first <= last:

@@ -348,8 +348,8 @@ cdef tuple _encode_plain(dict item, bytes seed, object options, bint screens, in
         encoded = _dumps(item, None, options)
     except TypeError:
         return None
-    # Since the item was encoded, no Python code ran, not even a finalizer (nothing was allocated
-    # that the garbage collector tracks), so no thread changed it: what is scanned is what is stored.
+    # Since the item was encoded, no Python code ran, not even a finalizer: nothing was allocated
+    # that the garbage collector tracks. So what is scanned is what is stored.
     if screens and _may_hold(item, classes, 0, 0):
         return None
     return facts, encoded
@@ -399,9 +399,9 @@ cdef class PreparedFields:
 cdef class PlainEncoder:
     """Prepares plain items for writing.
 
-    A plain item is a dict that orjson can write without loss in at most ``most`` bytes. ``cls`` is the class of a prepared item, ``seed`` keys the hashes
-    of call ids, ``options`` are orjson's, and ``checked(counter.id, found)`` validates a counter's
-    result: it returns the count or raises.
+    A plain item is a dict that orjson can write without loss in at most ``most`` bytes. ``cls`` is
+    the class of a prepared item, ``seed`` keys the hashes of call ids, ``options`` are orjson's,
+    and ``checked(counter.id, found)`` validates a counter's result: it returns the count or raises.
     """
 
     cdef type cls
