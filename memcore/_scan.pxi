@@ -997,6 +997,8 @@ cpdef int key_context(str key) except -1:
 
 cdef enum:
     NUMBER_LEAST = 1000
+    NUMBER_DIGITS = 4
+    BEGIN_CHARS = 10
     ID_DIGITS = 17
     LOOK_DEPTH_MAX = 200
 
@@ -1004,22 +1006,31 @@ cdef enum:
 cdef bint _json_may_hold(Scan *s) noexcept nogil:
     """Return True if JSON in a text may hold data that its serialised form hides from a scan."""
     cdef Py_ssize_t i, at
-    cdef int run = 0, k
+    cdef int run = 0
     cdef uint8_t c
     for i in range(s.n):
         c = s.t[i]
         run = run + 1 if _PROPERTY[c] & P_DIGIT else 0
         if run >= ID_DIGITS:
             return True
+        if run == NUMBER_DIGITS:
+            # A number, not a text: the key that says what it is may stand further off.
+            at = i - run
+            while at > 0 and _has(s, at, P_SPACE):
+                at -= 1
+            if at >= 0 and (s.t[at] == c':' or s.t[at] == c',' or s.t[at] == c'['):
+                return True
+        elif c == c'-' and s.n - i > BEGIN_CHARS and memcmp(s.t + i, b"-----BEGIN", BEGIN_CHARS) == 0:
+            return True
         if c == c'\\':
-            c = _byte(s, i + 1)
-            if c != c'n' and c != c't' and c != c'"':
+            # The letter of an escape stands where the decoded text has no letter, so that a number or
+            # key behind it seems to go on a word: even of a line break only a quote is as harmless.
+            if _byte(s, i + 1) != c'"':
                 return True
         elif c == c':':
             at = i
-            for k in range(6):
-                if at > 0 and (_has(s, at - 1, P_SPACE | P_QUOTE) or s.t[at - 1] == c'\\'):
-                    at -= 1
+            while at > 0 and (_has(s, at - 1, P_SPACE | P_QUOTE) or s.t[at - 1] == c'\\'):
+                at -= 1
             if _groups_at(s, at, W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET):
                 return True
     return False

@@ -74,6 +74,7 @@ def archived_data(
             complain("--erase: name the --user, and neither --session nor --to")
             raise SystemExit(ExitCode.USAGE)
         need_choice(dry_run, yes, see="what would go", do="delete it")
+        _need_directory(archive)
         count = archive_of(archive).erase(user, app=app, dry_run=dry_run)
         if as_json:
             emit_json("archive", {"objects": count, "dry_run": dry_run})
@@ -84,10 +85,8 @@ def archived_data(
     if dry_run or yes:
         complain("--dry-run and --yes go with --erase")
         raise SystemExit(ExitCode.USAGE)
+    _need_directory(archive)
     found = archive_of(archive)
-    if "://" not in archive and not os.path.isdir(archive):
-        msg = f"{archive}: there is no such directory"
-        raise memcore.NotFoundError(msg)
     if to is not None:
         lines = found.lines(user=user, app=app, session=session)
         name = to if to == "-" else checked_file("--to", to)
@@ -97,6 +96,12 @@ def archived_data(
         return
     listed = found.sessions(user=user, app=app)
     _show([each for each in listed if session in (None, each.session)], as_json=as_json)
+
+
+def _need_directory(archive: str) -> None:
+    if "://" not in archive and not os.path.isdir(archive):
+        msg = f"{archive}: there is no such directory"
+        raise memcore.NotFoundError(msg)
 
 
 def _show(found: list[memcore.ArchivedSession], *, as_json: bool) -> None:

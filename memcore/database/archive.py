@@ -11,12 +11,14 @@ objects, of which only the last is marked so. Parts without a last one are what 
 data is still in the database, and readers skip them. Names of applications, users and sessions are
 percent-encoded; long ones are replaced by ``~`` and a digest.
 
-With a key, an object is ``"memcore" | 01 | nonce 12 | AES-256-GCM of the compressed lines``, bound
-to the object's name, and names are keyed digests.
+``memcore-archive.json`` says whether there is a key, and proves it. With one, an object is
+``"memcore" | 01 | nonce 12 | AES-256-GCM of the compressed lines``, bound to the object's name, and
+names are keyed digests.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import zlib
@@ -36,11 +38,12 @@ from memcore.errors import (
     NotFoundError,
     StorageError,
     TamperedError,
+    WrongKeyError,
     uncopied,
 )
 from memcore.exchange import parse_line
+from memcore.exchange.lines import Title
 from memcore.files import open_private, put_private, sync_directory
-from memcore.limits import ITEM_BYTES_MAX
 from memcore.options import checked_path, shown
 from memcore.privacy.keyring import Cipher
 from memcore.rows.names import check_name
@@ -54,10 +57,13 @@ __all__ = [
 
 _PART_BYTES: Final = 8 * 1024**2
 """Lines of one object, in bytes before compression; one that is larger has an object of its own."""
-_OBJECT_BYTES_MAX: Final = 4 * ITEM_BYTES_MAX
-"""Decompressed size beyond which an object is no archive of memcore's: JSON escapes take space."""
+_OBJECT_BYTES_MAX: Final = 1024**3
+"""Size of an object's lines beyond which none is written, and none is read."""
 _SEGMENT_CHARS_MAX: Final = 120
 """Longest encoded name within a path: directories allow 255, objects 1,024 for all three."""
+_MARKER: Final = "memcore-archive.json"
+"""Name of the object that says whether the others are encrypted, and proves a key."""
+_PUT_ATTEMPTS: Final = 16
 _ENTRIES: Final = "~entries"
 """Stands in a session's place; no encoded name is the same."""
 _NAME: Final = re.compile(
@@ -117,8 +123,15 @@ class _Directory:
     def put(self, name: str, content: bytes) -> None:
         path = self._at(name)
         with _translated(self._path):
-            self._make(os.path.dirname(path))
-            put_private(path, content, new=False)
+            for left in reversed(range(_PUT_ATTEMPTS)):
+                self._make(os.path.dirname(path))
+                try:
+                    put_private(path, content, new=False)
+                except FileNotFoundError:  # an erasure removed the directory while it was empty
+                    if not left:
+                        raise
+                else:
+                    return
 
     def _make(self, directory: str) -> None:
         """Make a directory and those above it, durably: a lost one would take its files along."""
@@ -142,7 +155,8 @@ class _Directory:
 
     def names(self, prefix: str) -> Iterator[tuple[str, int]]:
         with _translated(self._path):
-            for where, below, files in os.walk(self._at(prefix.rstrip("/"))):
+            # What cannot be listed must not look like nothing: an erasure would pass over it.
+            for where, below, files in os.walk(self._at(prefix.rstrip("/")), onerror=_unlisted):
                 below.sort()
                 for name in sorted(files):
                     path = os.path.join(where, name)
@@ -160,6 +174,12 @@ class _Directory:
                 while os.path.normpath(directory) != os.path.normpath(self._path):
                     os.rmdir(directory)
                     directory = os.path.dirname(directory)
+
+
+def _unlisted(error: OSError) -> None:
+    """Raise what a directory's listing ended with, unless an erasure has just removed it."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class _Bucket:
@@ -278,6 +298,8 @@ class Archive:
         self._objects = objects
         self._cipher = None if key is None else Cipher(key)
         self._name_key = b"" if key is None else blake2b(key, person=b"memcore archive").digest()
+        self._is_known = False
+        """True once the marker was seen to fit the key."""
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -288,6 +310,7 @@ class Archive:
             StorageError: nothing of the archive was changed but that it may hold parts without an
                 end, which readers skip.
         """
+        self._need_key(begins=True)
         writer = _Writer(self, f"{clock_us():019d}-{os.urandom(8).hex()}")
         count, rest = 0, b""
         for piece in lines:  # an export comes in chunks of any size
@@ -298,7 +321,45 @@ class Archive:
         writer.finish()
         return count
 
+    def _need_key(self, *, begins: bool = False) -> None:
+        """Require the key of the archive, by whose names everything is found.
+
+        Args:
+            begins: mark an archive that has no marker yet.
+
+        Raises:
+            KeyNeededError: it is encrypted, and no key was given.
+            WrongKeyError: it was begun with another key, or without one.
+        """
+        if self._is_known:
+            return
+        proof = blake2b(self._name_key, person=b"memcore proof").hexdigest()
+        mine = {"memcore_archive": 1, "key": None if self._cipher is None else proof}
+        try:
+            found = parse_line(self._objects.get(_MARKER))
+        except NotFoundError:
+            if begins:
+                self._objects.put(_MARKER, json.dumps(mine).encode() + b"\n")
+                self._is_known = True
+            return
+        except InvalidItemError as exc:
+            raise _damaged(_MARKER) from exc
+        if found != mine:
+            if not isinstance(found, dict) or found.keys() != mine.keys():
+                raise _damaged(_MARKER)
+            if self._cipher is None:
+                raise KeyNeededError("the archive is encrypted: open it with its key")
+            begun = "with another key" if found["key"] else "without a key"
+            raise WrongKeyError(f"the archive was begun {begun}: open it as it was begun")
+        self._is_known = True
+
     def _put(self, name: str, content: bytes) -> None:
+        if len(content) > _OBJECT_BYTES_MAX:  # raised before anything is deleted
+            msg = (
+                f"a line of {len(content):,} bytes is too large for an archive, which takes "
+                f"{_OBJECT_BYTES_MAX:,}: archive to a file, or keep it"
+            )
+            raise StorageError(msg)
         packed = _compressed(content)
         if self._cipher is not None:
             nonce = os.urandom(_NONCE_BYTES)
@@ -335,7 +396,7 @@ class Archive:
         found: dict[tuple[str, str, str], list[_Set]] = {}
         for each in self._sets(user=user, app=app):
             if not each.place.endswith("/" + _ENTRIES):
-                said = _checked_title(each.parts[0], self._lines_of(each.parts[0]))
+                said = self._title(each)
                 found.setdefault((said["app"], said["user"], said["session"]), []).append(each)
         return [
             ArchivedSession(
@@ -358,6 +419,8 @@ class Archive:
             CorruptValueError: an object is damaged.
         """
         for each in self._sets(user=user, app=app, session=session):
+            if not each.place.endswith("/" + _ENTRIES):
+                self._title(each)
             for part in each.parts:
                 yield from self._lines_of(part)
 
@@ -404,6 +467,7 @@ class Archive:
             StorageError: some are left; repeat it.
         """
         check_name(user, "user")
+        self._need_key()
         names = [name for name, _ in self._objects.names(self._prefix(app, None))]
         wanted = self._segment(user)
         names = [name for name in names if _user_in(name) == wanted]
@@ -420,7 +484,12 @@ class Archive:
     def _sets(
         self, *, user: str | None = None, app: str | None = None, session: str | None = None
     ) -> list[_Set]:
-        """Return the complete sets of objects, the oldest first."""
+        """Return the complete sets of objects, the oldest first.
+
+        Those of one session are in the order of its items, whatever the clocks said that named
+        them; a copy of a session that was used while it was archived, and so stayed, is left out.
+        """
+        self._need_key()
         for name, given in (("user", user), ("app", app), ("session", session)):
             if given is not None:
                 check_name(given, name)
@@ -445,7 +514,34 @@ class Archive:
             if max(parts) == len(parts) - 1 and parts[max(parts)][2]:
                 names = [parts[at][0] for at in range(len(parts))]
                 sets.append(_Set(place, name, names, sum(each[1] for each in parts.values())))
-        return sorted(sets, key=lambda each: (each.name, each.place))
+        groups: dict[str, list[_Set]] = {}
+        for each in sorted(sets, key=lambda each: (each.name, each.place)):
+            groups.setdefault(each.place, []).append(each)
+        return [each for group in groups.values() for each in self._in_order(group)]
+
+    def _in_order(self, sets: list[_Set]) -> list[_Set]:
+        """Return the sets of one place in the order of what they hold, without stale copies."""
+        if len(sets) == 1 or sets[0].place.endswith("/" + _ENTRIES):
+            return sets
+        titled = [(Title.of(self._title(each)), each) for each in sets]
+        titled.sort(key=lambda one: (one[0].created_ms, one[0].part, one[0].revision, one[1].name))
+        return [
+            each
+            for (title, each), (later, _) in zip(titled, [*titled[1:], (None, None)], strict=True)
+            # A session that was archived as a whole and stayed was archived as a whole again.
+            if later is None or title.part or later.part or title.created_ms != later.created_ms
+        ]
+
+    def _title(self, found: _Set) -> Mapping[str, Any]:
+        """Return the title with which the objects of a session begin.
+
+        Raises:
+            CorruptValueError: they begin with something else, or belong elsewhere.
+        """
+        said = _checked_title(found.parts[0], self._lines_of(found.parts[0]))
+        if self.place(said["app"], said["user"], said["session"]) != found.place:
+            raise _damaged(found.parts[0])
+        return said
 
     def _lines_of(self, name: str) -> Iterator[bytes]:
         """Yield the lines of one object."""
@@ -472,37 +568,39 @@ class _Writer:
         self._archive = archive
         self._name = name
         self._place = ""
-        self._held = bytearray()
+        self._held: dict[str, bytearray] = {}
+        """Lines of each place that are not written yet."""
         self._parts: dict[str, int] = {}
-        self._alone: dict[str, bytearray] = {}
 
     def add(self, line: bytes) -> None:
         """Add a line, in the order of the export."""
         if line.startswith(_STANDS_ALONE):
             said = parse_line(line)["expired"]
-            place = self._archive.place(said["app"], said["user"], None)
-            self._alone.setdefault(place, bytearray()).extend(line)
+            self._hold(self._archive.place(said["app"], said["user"], None), line)
             return
         if line.startswith(_BEGINS_SESSION):
-            self._end()
+            self._end(self._place)
             said = parse_line(line)
             self._place = self._archive.place(said["app"], said["user"], said["session"])
-        if self._held and len(self._held) + len(line) > _PART_BYTES:
-            self._put(self._place, self._held, last=False)
-            self._held = bytearray()
-        self._held += line
+        self._hold(self._place, line)
 
-    def _end(self) -> None:
-        """End the session's objects."""
-        if self._held:
-            self._put(self._place, self._held, last=True)
-            self._held = bytearray()
+    def _hold(self, place: str, line: bytes) -> None:
+        held = self._held.setdefault(place, bytearray())
+        if held and len(held) + len(line) > _PART_BYTES:
+            self._put(place, held, last=False)
+            held.clear()
+        held += line
+
+    def _end(self, place: str) -> None:
+        """End the objects of a place."""
+        content = self._held.pop(place, None)
+        if content:
+            self._put(place, content, last=True)
 
     def finish(self) -> None:
         """Write what is left; without it, none of it counts."""
-        self._end()
-        for place, content in self._alone.items():
-            self._put(place, content, last=True)
+        for place in list(self._held):
+            self._end(place)
 
     def _put(self, place: str, content: bytearray, *, last: bool) -> None:
         part = self._parts.get(place, 0)

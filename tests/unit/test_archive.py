@@ -26,6 +26,11 @@ KEY = bytes(range(32))
 LATER = 4_000_000_000.0
 
 
+def _names(archive: Archive) -> list[str]:
+    """Names of the objects, without the marker."""
+    return sorted(name for name, _ in archive._objects.names("") if "/" in name)
+
+
 def filled(db: memcore.Database, users: tuple[str, ...] = ("alice", "bob")) -> None:
     """Sessions with a state and calls, and an entry that expires, all due for removal."""
     for user in users:
@@ -96,7 +101,7 @@ def test_a_long_session_is_several_objects(
     session.extend([{"role": "user", "content": f"{n} " + "x" * 300} for n in range(40)])
     db.retention.set([{"what": "sessions", "max_age_seconds": 1}])
     db.sweep(now=LATER, archive=archive)
-    names = sorted(name for name, _ in archive._objects.names(""))
+    names = _names(archive)
     assert len(names) > 5
     assert [".last." in name for name in names] == [False] * (len(names) - 1) + [True]
     with archive.open(user="u", session="long") as found:
@@ -209,10 +214,13 @@ def test_files_are_their_owners_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "bomb", "other", "text"])
-def test_damage_is_reported_as_damage(tmp_path: Path, how: str) -> None:
+def test_damage_is_reported_as_damage(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_OBJECT_BYTES_MAX", 2**20)
     archive = memcore.open_archive(tmp_path / "a")
     archive.write_lines([b'{"memcore":1,"session":"s","app":"a","user":"u","items":0}\n'])
-    ((name, _),) = archive._objects.names("")
+    (name,) = _names(archive)
     content = archive._objects.get(name)
     archive._objects.put(
         name,
@@ -233,14 +241,21 @@ def test_an_encrypted_archive_is_opened_with_its_key_alone(tmp_path: Path) -> No
     line = b'{"memcore":1,"session":"secret-name","app":"a","user":"u","items":0}\n'
     archive = memcore.open_archive(path, key=KEY)
     archive.write_lines([line])
-    ((name, _),) = archive._objects.names("")
+    (name,) = _names(archive)
     stored = archive._objects.get(name)
     assert b"secret" not in stored and "secret" not in name and "/u/" not in name  # noqa: PT018
     with pytest.raises(memcore.KeyNeededError):
         memcore.open_archive(path).sessions()
     other = Archive(archive._objects, key=bytes(32))
+    for opened, error in ((memcore.open_archive(path), memcore.KeyNeededError),
+                          (other, memcore.WrongKeyError)):  # fmt: skip
+        for use in (opened.sessions, lambda it=opened: it.erase("u"),
+                    lambda it=opened: it.write_lines([line])):  # fmt: skip
+            with pytest.raises(error):
+                use()
+    archive._objects.delete(module._MARKER)
     with pytest.raises(memcore.TamperedError, match="another key"):
-        other.sessions()
+        Archive(archive._objects, key=bytes(32)).sessions()
     moved = name.replace(name.split("/")[2], "~" + "0" * 32)  # as another session's
     archive._objects.put(moved, stored)
     with pytest.raises(memcore.TamperedError):
@@ -288,6 +303,106 @@ def test_foreign_files_are_left_alone(tmp_path: Path, open_db: Callable[..., Any
     assert len(archive.sessions()) == 2
     assert archive.erase("bob") == 2
     assert Path(tmp_path, "a", "notes.txt").read_text() == "mine"
+
+
+def test_a_line_too_large_to_be_read_is_not_written(
+    archive: Archive, open_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what it is about would be deleted, and nobody could read it again."""
+    monkeypatch.setattr(module, "_OBJECT_BYTES_MAX", 20_000)
+    monkeypatch.setattr(module, "_PART_BYTES", 10_000)
+    db = open_db()
+    notes = db.scope(user="u").kv("n")
+    for number in range(20):
+        notes.put(str(number), {"x": "y" * 3_000}, ttl_seconds=1)
+    assert db.sweep(now=LATER, archive=archive).entries == 20
+    assert sum(1 for _ in archive.lines(user="u")) == 20
+    db.session("s", user="u").append({"role": "user", "content": "x" * 30_000})
+    db.retention.set([{"what": "sessions", "max_age_seconds": 1}])
+    with pytest.raises(StorageError, match="too large for an archive"):
+        db.sweep(now=LATER, archive=archive)
+    assert len(db.session("s", user="u")) == 1
+
+
+def test_parts_are_in_order_whatever_the_clocks_said(
+    archive: Archive, open_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([3_000_000, 2_000_000, 1_000_000])
+    monkeypatch.setattr(module, "clock_us", lambda: next(times))
+    db = open_db()
+    session = db.session("s", user="u")
+    for number in range(30):
+        session.append({"role": "user", "content": f"item {number}"})
+    for keep in (20, 10, 0):
+        db.retention.set([{"what": "items", "keep_last": keep}])
+        db.sweep(archive=archive)
+    with archive.open(user="u") as found:
+        (entry,) = found.sessions()
+        texts = [item.message["content"] for item in found.session("s", user="u").items()]
+    assert (entry.session_id, texts) == ("s", [f"item {number}" for number in range(30)])
+
+
+def test_a_session_that_stayed_is_archived_once(
+    archive: Archive, open_db: Callable[..., Any]
+) -> None:
+    db = open_db()
+    session = db.session("s", user="u")
+    session.append({"role": "user", "content": "one"})
+    for text in ("two", "three"):
+        lines = list(db.export(user="u"))
+        archive.write_lines(lines)
+        session.append({"role": "user", "content": text})
+    archive.write_lines(list(db.export(user="u")))
+    (listed,) = archive.sessions()
+    assert listed.pieces == 1
+    with archive.open(user="u") as found:
+        (entry,) = found.sessions()
+        assert (entry.session_id, entry.items) == ("s", 3)
+
+
+def test_an_object_in_the_place_of_another_session_is_damage(tmp_path: Path) -> None:
+    archive = memcore.open_archive(tmp_path / "a")
+    archive.write_lines([b'{"memcore":1,"session":"s","app":"a","user":"bob","items":0}\n'])
+    (name,) = _names(archive)
+    archive._objects.put(name.replace("/bob/", "/alice/"), archive._objects.get(name))
+    with pytest.raises(memcore.CorruptValueError):
+        archive.sessions(user="alice")
+    with pytest.raises(memcore.CorruptValueError):
+        list(archive.lines(user="alice"))
+
+
+def test_what_cannot_be_listed_is_an_error(
+    tmp_path: Path, open_db: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = memcore.open_archive(tmp_path / "a")
+    db = open_db()
+    filled(db)
+    db.sweep(now=LATER, archive=archive)
+
+    def refuse(path: Any = ".") -> Any:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for use in (archive.sessions, lambda: archive.erase("alice")):
+        with pytest.raises(StorageError, match="Permission denied"):
+            use()
+
+
+def test_a_directory_that_an_erasure_removes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = memcore.open_archive(tmp_path / "a")
+    plain, left = module.put_private, [3]
+
+    def put(path: str, content: bytes, **options: Any) -> None:
+        if left[0] and "/" in os.path.relpath(path, tmp_path / "a"):
+            left[0] -= 1
+            os.rmdir(os.path.dirname(path))
+        plain(path, content, **options)
+
+    monkeypatch.setattr(module, "put_private", put)
+    archive.write_lines([b'{"memcore":1,"session":"s","app":"a","user":"u","items":0}\n'])
+    assert len(archive.sessions()) == 1
 
 
 # --- the command line -----------------------------------------------------------------------------
