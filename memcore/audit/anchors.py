@@ -267,10 +267,10 @@ def _fields_of(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     known = isinstance(fields, dict) and {"file", "run", "n", "heads", "prev", "mac"} <= set(fields)
-    return fields if known else None
+    return fields if known and isinstance(fields["mac"], str) else None
 
 
 def _may_be_torn(line: bytes, file_id: bytes) -> bool:
@@ -281,4 +281,6 @@ def _may_be_torn(line: bytes, file_id: bytes) -> bool:
 
 def _is_signed(line: bytes, fields: Mapping[str, Any], chainer: Chainer) -> bool:
     text = line[: line.rindex(_SEAM)]
-    return compare_digest(chainer.sign_line(text), str(fields["mac"]))
+    # As bytes: text that is not ASCII cannot be compared in constant time.
+    mac: str = fields["mac"]
+    return compare_digest(chainer.sign_line(text).encode(), mac.encode("utf-8", "surrogatepass"))

@@ -284,7 +284,12 @@ class Incoming:
     def _prepared(self, found: Mapping[str, Any], said: Mapping[str, Any]) -> Prepared:
         item, meta, now_us = said["item"], found.get("meta"), said["created_us"]
         abandons = found.get("kind") == "event" and item.get("type") == ABANDON_EVENT
-        if self._scope_filter is None or abandons:
+        if self._scope_filter is None:
+            return self._made(found, item, meta, now_us)
+        if abandons:
+            # The payload is a class and an id, which stay, or the line is refused.
+            if isinstance(meta, dict):
+                meta = self._scope_filter.value(meta, "meta", source="import")
             return self._made(found, item, meta, now_us)
         if found.get("kind") == "event":
             self._scope_filter.name(item.get("type"), "type of an event")
@@ -386,8 +391,9 @@ class Incoming:
 def _abandoned(item: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     """Return the call that an event abandons."""
     payload = item["payload"]
-    if not isinstance(payload, dict) or not isinstance(payload.get("id"), str):
-        refuse(f"item.payload: expected a class and an id, got {payload!r}")
+    is_call = isinstance(payload, dict) and payload.keys() == {"class", "id"}
+    if not is_call or not isinstance(payload["id"], str):
+        refuse(f"item.payload: expected a class and an id, got {payload!r:.200}")
     number = payload.get("class")
     if type(number) is not int or not 0 <= number <= _CLASS_MAX:
         refuse(f"item.payload.class: expected 0 to {_CLASS_MAX}, got {number!r:.40}")

@@ -28,8 +28,8 @@ __all__, __getattr__, __dir__ = face(
         ),
         "rules": "RuleExtractor",
         "search": "index_memories lent_scores",
-        "statement": "expire_entry forget_items mend move_sources names_in redact_entry texts_in "
-        "would_forget",
+        "statement": "expire_entry is_kept forget_items mend move_sources names_in redact_entry "
+        "texts_in would_forget",
         "summary": "RollingSummary",
         "tools": (
             "ToolHandle answer_calls answer_named reason_of revise_noted take_note tool_schemas"

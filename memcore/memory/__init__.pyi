@@ -62,6 +62,7 @@ from memcore.memory.search import index_memories as index_memories
 from memcore.memory.search import lent_scores as lent_scores
 from memcore.memory.statement import expire_entry as expire_entry
 from memcore.memory.statement import forget_items as forget_items
+from memcore.memory.statement import is_kept as is_kept
 from memcore.memory.statement import mend as mend
 from memcore.memory.statement import move_sources as move_sources
 from memcore.memory.statement import names_in as names_in
@@ -157,6 +158,7 @@ __all__ = [
     "is_earlier_version",
     "is_entry_below",
     "is_job_row",
+    "is_kept",
     "is_memory_row",
     "lent_scores",
     "line_of",

@@ -32,6 +32,7 @@ from memcore.memory.trust import (
     normalised,
     weakest,
 )
+from memcore.store.interface import ReadTxn
 
 __all__ = [
     "BARE",
@@ -248,7 +249,7 @@ def told_itself(record: MemoryVersion, names: Collection[str]) -> MemoryVersion:
     return record._replace(merger=merger._replace(fields=left), extractor=extractor)
 
 
-def living_members(book: Book, record: MemoryVersion) -> list[MemoryVersion]:
+def living_members(txn: ReadTxn, scope: int, record: MemoryVersion) -> list[MemoryVersion]:
     """Return the memories that one was united from, and which it replaces, as far as they are left.
 
     Nobody knows what a damaged one says: it has no say. ``check`` reports it.
@@ -256,7 +257,7 @@ def living_members(book: Book, record: MemoryVersion) -> list[MemoryVersion]:
     found: list[MemoryVersion] = []
     for number in () if record.merger is None else record.merger.members:
         with suppress(CorruptValueError):
-            each = read_entry(book.txn, book.scope, number)
+            each = read_entry(txn, scope, number)
             # A line of an import may claim others; and what it claims must not be a circle.
             if each is not None and not each.is_gone and each.superseded_by == record.id > each.id:
                 found.append(each)
@@ -269,7 +270,7 @@ def living_members(book: Book, record: MemoryVersion) -> list[MemoryVersion]:
 def members_left(book: Book, record: MemoryVersion, cut: Cut) -> list[MemoryVersion]:
     """Return the members of a united memory that still have a basis, with what is left of it."""
     found: list[MemoryVersion] = []
-    for each in living_members(book, record):
+    for each in living_members(book.txn, book.scope, record):
         left = without(each, cut)
         if not _is_baseless(_saying(left), _saying(each), each.unsourced):
             found.append(left._replace(by=trust_left(left)))

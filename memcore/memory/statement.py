@@ -99,6 +99,7 @@ __all__ = [
     "expire_entry",
     "forget_entry",
     "forget_items",
+    "is_kept",
     "mend",
     "move_sources",
     "names_in",
@@ -386,10 +387,10 @@ def _write(
 
 def _expire_with(book: Book, record: MemoryVersion, expires_ms: int | None) -> None:
     """Let the members of a united memory expire when it does: no sooner, and no later."""
-    todo = living_members(book, record)
+    todo = living_members(book.txn, book.scope, record)
     while todo:
         each = todo.pop()
-        todo += living_members(book, each)
+        todo += living_members(book.txn, book.scope, each)
         write_entry(book, each._replace(expires_ms=expires_ms), each)
 
 
@@ -690,7 +691,7 @@ def forget_entry(
     todo, found = [known], known
     while todo:  # with it goes what it was united from
         each = todo.pop()
-        todo += living_members(book, each)
+        todo += living_members(book.txn, book.scope, each)
         stone = _forgotten(book, each, reason, now_ms, for_good=for_good)
         found = stone if each is known else found
     return found
@@ -753,6 +754,15 @@ def rests_on_hold(txn: ReadTxn, scope: int, *records: MemoryVersion) -> bool:
     return any(is_held(txn, scope, each) for each in _sessions_of(*records))
 
 
+def is_kept(txn: ReadTxn, scope: int, number: int) -> bool:
+    """Return True if a legal hold keeps an entry from expiring."""
+    known = read_entry(txn, scope, number)
+    if known is None:
+        return False
+    versions = versions_of(txn, scope, number)
+    return rests_on_hold(txn, scope, known, *versions, *living_members(txn, scope, known))
+
+
 def _stone(known: MemoryVersion, now_ms: int) -> MemoryVersion:
     """Return the tombstone of an entry."""
     return MemoryVersion(
@@ -775,7 +785,7 @@ def expire_entry(book: Book, number: int, now_ms: int) -> bool | None:
     if known is None or known.is_gone or known.is_visible(now_ms):
         return False
     versions = versions_of(book.txn, book.scope, number)
-    members = living_members(book, known)
+    members = living_members(book.txn, book.scope, known)
     if rests_on_hold(book.txn, book.scope, known, *versions, *members):
         return None
     head = begin_change(book, now_ms)

@@ -52,8 +52,10 @@ from memcore.rows.head import head_key
 from memcore.rows.item import split_body
 from memcore.rows.lifecycle import (
     REMOVED,
+    is_covered,
     is_held,
     need_alive,
+    read_lease,
     read_terms,
     session_terms,
     thread_terms,
@@ -668,7 +670,7 @@ def _carry_out(
         run.report.items += len(planned)
         run.report.bytes += sum(each.size for each in planned)
         return True
-    held: bool = run.engine.store.read(lambda txn: is_held(txn, *place))
+    held: bool = run.engine.store.read(lambda txn: is_covered(txn, *place))
     if planned and held:
         run.report.held += len(planned)
         return False
@@ -717,7 +719,7 @@ def _write(
 ) -> Rewritten | None:
     """Write one piece with its mark; None under a legal hold."""
     need_alive(txn, place[0])
-    if is_held(txn, *place) or head_of_session(txn, *place) is None:
+    if is_covered(txn, *place) or head_of_session(txn, *place) is None:
         return None
     key = session_terms(*place)
     terms = read_terms(txn, key)
@@ -741,21 +743,28 @@ def _write(
 _OPTIONS: Final = SessionOptions(None, None, "keep")
 
 
-def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
-    """Remove a session that is due, unless it changed since it was archived."""
+def remove_session(
+    run: SweepRun, scope: int, session: int, name: str, is_due: Callable[[ReadTxn], bool]
+) -> bool:
+    """Remove a session if it is still due, unless it changed since it was archived.
+
+    ``is_due`` is asked before it is archived, and once more in the transaction that removes it:
+    since the session was found to be due, it may have been used, or its expiry set again.
+    """
     store = run.engine.store
 
-    def look(txn: ReadTxn) -> tuple[bytes | None, bool, int]:
+    def look(txn: ReadTxn) -> tuple[bytes | None, bool, bool, int]:
         known = names.session_of(txn, scope, name) == session
-        value = txn.get(head_key(scope, session)) if known else None
+        value = txn.get(head_key(scope, session)) if known and is_due(txn) else None
         size = 0 if value is None or not run.dry else _size_of_departing(txn, scope, session)
-        return value, is_held(txn, scope, session), size
+        leased = _is_leased(txn, run, scope, session)
+        return value, is_held(txn, scope, session), leased, size
 
-    before, held, size = store.read(look)
-    if before is None:
-        return False
-    if held:
-        run.report.held += 1
+    before, held, leased, size = store.read(look)
+    if before is None or held or leased:
+        # A lease is looked at before the session is archived, or each sweep would archive it again.
+        run.report.held += before is not None and held
+        run.report.kept += before is not None and leased and not held
         return False
     if run.dry:
         run.report.forgotten += len(_going(run, (scope, session), None))
@@ -777,8 +786,8 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
         if names.session_of(txn, scope, name) != session or is_held(txn, scope, session):
             return False, 0
         run.engine.drafts.flush_opened(txn, scope, session)
-        if txn.get(head_key(scope, session)) != before:
-            return False, 0  # it was used in the meantime
+        if txn.get(head_key(scope, session)) != before or not is_due(txn):
+            return False, 0  # it was used in the meantime, or is to stay
         taken = _size_of_departing(txn, scope, session)
         return start_removal(txn, run.engine, scope, name)[0], taken
 
@@ -792,6 +801,22 @@ def remove_session(run: SweepRun, scope: int, session: int, name: str) -> bool:
     run.report.bytes += size if done else 0
     run.report.kept += not done
     return done
+
+
+def _is_leased(txn: ReadTxn, run: SweepRun, scope: int, session: int) -> bool:
+    head = head_of_session(txn, scope, session)
+    lease = read_lease(txn, scope, session) if head is not None and head.leased else None
+    return lease is not None and lease.is_held(run.engine.now_ms())
+
+
+def is_unchanged(scope: int, session: int, updated_ms: int) -> Callable[[ReadTxn], bool]:
+    """Return a function that tells if a session was last changed at that time."""
+
+    def look(txn: ReadTxn) -> bool:
+        head = head_of_session(txn, scope, session)
+        return head is not None and head.updated_ms == updated_ms
+
+    return look
 
 
 def _going(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Thread
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -21,6 +22,7 @@ from memcore.log.checkpoint import checkpoint_numbers, drop_checkpoint, read_che
 from memcore.retention.expire import (
     expire_items,
     head_of_session,
+    is_unchanged,
     keep_thread,
     keep_threads,
     remove_beginning,
@@ -84,10 +86,12 @@ def expire_fields(run: SweepRun, key: bytes, place: tuple[int, int]) -> None:
             run.report.fields += len(due.fields)
             run.report.checkpoints += len(due.checkpoints)
             return
+        # Read before they are archived: what is written since then stays for the next sweep.
+        seen = run.engine.store.read(partial(_versions_of, place=place, fields=due.fields))
         if not run.archive(lambda exporter, due=due: exporter.fields(*place, due.fields)):  # type: ignore[misc]
             return
         done = run.engine.store.transact(
-            lambda txn, due=due: _remove(txn, run, key, place, due),  # type: ignore[misc]
+            lambda txn, due=due, seen=seen: _remove(txn, run, key, place, due, seen=seen),  # type: ignore[misc]
             makes_room=True,
         )
         if done is None:
@@ -104,15 +108,25 @@ def _due(run: SweepRun, terms: Terms) -> _Due:
 
 
 def _remove(
-    txn: Txn, run: SweepRun, key: bytes, place: tuple[int, int], asked: _Due
+    txn: Txn,
+    run: SweepRun,
+    key: bytes,
+    place: tuple[int, int],
+    asked: _Due,
+    *,
+    seen: Mapping[str, bytes | None],
 ) -> tuple[int, int] | None:
-    """Remove due fields and checkpoints; return their counts, or None under a new hold."""
+    """Remove due fields and checkpoints; return their counts, or None under a new hold.
+
+    ``seen``: the versions of the fields that were archived, if there is an archive.
+    """
     need_alive(txn, place[0])
     if is_held(txn, place[0], place[1] or None):
         return None
     terms = read_terms(txn, key)
     due = _due(run, terms)
-    fields = [name for name in asked.fields if name in due.fields]
+    now = _versions_of(txn, place=place, fields=asked.fields) if run.write is not None else seen
+    fields = [name for name in asked.fields if name in due.fields and now[name] == seen[name]]
     numbers = [number for number in asked.checkpoints if number in due.checkpoints]
     if place[1]:
         run.engine.drafts.flush_opened(txn, *place)
@@ -129,6 +143,18 @@ def _remove(
     )
     write_terms(txn, key, rest)
     return gone, dropped
+
+
+def _versions_of(
+    txn: ReadTxn, *, place: tuple[int, int], fields: list[str]
+) -> dict[str, bytes | None]:
+    """Return the key of each field's current version; None for one without, or damaged."""
+    found: dict[str, bytes | None] = {}
+    for name in fields:
+        with suppress(CorruptValueError):
+            version = value_at(txn, *place, name, read_header(txn, *place).counter)
+            found[name] = None if version is None else version.key
+    return {name: found.get(name) for name in fields}
 
 
 def _clear(txn: Txn, place: tuple[int, int], fields: list[str], *, seq: int) -> int:
@@ -221,7 +247,7 @@ def keep_session(run: SweepRun, scope: int, session: int, terms: Terms) -> None:
     if head is None:
         return
     if any(head < (rule.since_ms(run.now_ms) or 0) for rule in aged) and remove_session(
-        run, scope, session, terms.name
+        run, scope, session, terms.name, is_unchanged(scope, session, head)
     ):
         return
     _keep_contents(run, scope, session, rules, terms.name)
@@ -353,7 +379,8 @@ def _remove_sessions(run: SweepRun, scope: int, rules: Sequence[RetentionRule]) 
         if not run.left:
             run.report.complete = False
             return
-        remove_session(run, scope, each.session, each.name)
+        is_due = is_unchanged(scope, each.session, each.updated_ms)
+        remove_session(run, scope, each.session, each.name, is_due)
 
 
 def _keep_contents(
@@ -561,13 +588,15 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
     key, store = keys.split_expiry_row(row)[1], run.engine.store
     scope, number = keys.split_scoped(key)[0], keys.number_of(key)
 
-    def look(txn: ReadTxn) -> bool:
+    def look(txn: ReadTxn) -> bytes | None:
+        """Return the row if it is due."""
         value = None if is_erased(txn, scope) else txn.get(key)
         due = None if value is None else memory.expires_ms_of(key, value)
-        return due is not None and due <= run.now_ms
+        return value if due is not None and due <= run.now_ms else None
 
     try:
-        if not store.read(look):
+        before = store.read(look)
+        if before is None:
             return
     except CorruptValueError:
         run.report.damaged += 1
@@ -577,7 +606,14 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
         run.report.held += held
         run.report.memories += not held
         return
+
+    def is_kept(txn: ReadTxn) -> bool:
+        return memory.is_kept(txn, scope, number)
+
     try:
+        if store.read(is_kept):  # before it is archived, or each sweep would do so once more
+            run.report.held += 1
+            return
         if not run.archive(lambda exporter: (exporter.memory(each) for each in (key,))):
             return
     except CorruptValueError:
@@ -586,6 +622,8 @@ def _sweep_memory(run: SweepRun, row: bytes) -> None:
 
     def closure(txn: Txn) -> bool | None:
         need_alive(txn, scope)
+        if look(txn) != before:
+            return False  # it changed since it was archived
         return memory.expire_entry(memory.Book(txn, scope, run.engine.seed), number, run.now_ms)
 
     with run.while_alive(scope):
@@ -623,7 +661,8 @@ def _sweep_place(run: SweepRun, key: bytes) -> None:
 def _sweep_session(run: SweepRun, key: bytes, terms: Terms) -> None:
     scope, session = keys.split_session_prefix(key)
     if _is_due(run, terms):
-        if remove_session(run, scope, session, terms.name) or run.dry:
+        is_due = partial(_has_expired, run, key)
+        if remove_session(run, scope, session, terms.name, is_due) or run.dry:
             return
         if _is_named(run, scope, session, terms.name):
             return  # held, or used in the meantime: the next sweep retries
@@ -634,6 +673,10 @@ def _sweep_session(run: SweepRun, key: bytes, terms: Terms) -> None:
 
 def _is_due(run: SweepRun, terms: Terms) -> bool:
     return terms.expires_ms is not None and terms.expires_ms <= run.now_ms
+
+
+def _has_expired(run: SweepRun, key: bytes, txn: ReadTxn) -> bool:
+    return _is_due(run, read_terms(txn, key))
 
 
 def _is_named(run: SweepRun, scope: int, session: int, name: str) -> bool:

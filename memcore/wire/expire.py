@@ -23,11 +23,13 @@ EXPIRED_TEXT: Final = "[expired]"
 
 _SCALARS: Final = frozenset((
     "role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "approval_request_id",
-    "caller_id", "server_label", "status", "is_error", "execution", "approve", "index", "lc",
+    "caller_id", "container_id", "server_label", "server_name", "status", "is_error", "execution",
+    "approve", "index", "lc",
 ))  # fmt: skip
 """Copied unchanged, unless they hold a list or an object."""
 _CALLS: Final = (
-    "tool_calls", "invalid_tool_calls", "function_call", "functionCall", "function", "caller",
+    "tool_calls", "invalid_tool_calls", "function_call", "functionCall", "function", "custom",
+    "caller",
 )  # fmt: skip
 """Descended into: they hold calls, so names in them are names of tools."""
 _INPUTS: Final = frozenset(("arguments", "input", "args"))
@@ -37,16 +39,34 @@ _CALL_BLOCKS: Final = frozenset((
     "tool_use", "tool_call", "invalid_tool_call", "server_tool_use", "mcp_tool_use",
     "server_tool_call",
 ))  # fmt: skip
-_ACTIONS: Final[dict[str, dict[str, Any]]] = {
+_BLANK: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4"
+    "DwABAQEAHLCMmQAAAABJRU5ErkJggg=="
+)
+"""An image of one pixel, where the provider takes no result without one."""
+_NAMED: Final = frozenset(("mcp_call", "mcp_approval_request"))
+"""Responses items that are neither calls of this agent's tools nor results, and name a tool."""
+_REQUIRED: Final[dict[str, dict[str, Any]]] = {
     "local_shell_call": {"action": {"type": "exec", "command": [], "env": {}}},
     "shell_call": {"action": {"commands": []}},
     "apply_patch_call": {"operation": {"type": "delete_file", "path": ""}},
     "computer_call": {"action": {"type": "screenshot"}, "pending_safety_checks": []},
+    "web_search_call": {"action": {"type": "search", "query": ""}},
+    "file_search_call": {"queries": []},
+    "code_interpreter_call": {"code": None, "outputs": None},
+    "image_generation_call": {"result": None},
     "tool_search_output": {"tools": []},
-    "program": {"code": ""},
+    "mcp_list_tools": {"tools": []},
+    "additional_tools": {"tools": []},
+    "program": {"code": "", "fingerprint": ""},
     "reasoning": {"summary": []},
 }
 """Fields that a provider requires in Responses items in addition to ids and texts."""
+_SEALED: Final = {"type": "configuration_update"}
+"""Stands for an item that is nothing but encrypted content: an update that changes nothing.
+
+The provider refuses a ``compaction`` with any other content than the one it has made.
+"""
 
 
 def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
@@ -61,10 +81,12 @@ def expired_message(message: Message, text: str = EXPIRED_TEXT) -> Message:
     if message.get("type") == "constructor" and isinstance(message.get("kwargs"), dict):
         named: Message = {key: message[key] for key in ("lc", "type", "id") if key in message}
         return named | {"kwargs": _nested(message["kwargs"], message, text)}
+    if message.get("type") == "compaction" and message.get("role") is None:
+        return dict(_SEALED)
     if isinstance(message.get("data"), dict) and not isinstance(message.get("role"), str):
         kept = _kept(message)
         return kept | {"data": _nested(message["data"], message, text)}
-    return _body(message, text, named=_is_answer(message))
+    return _body(message, text, named=_is_named(message))
 
 
 def expired_event(message: Message) -> Message:
@@ -77,12 +99,14 @@ def _nested(body: dict[str, Any], message: Message, text: str) -> dict[str, Any]
     """Reduce the fields of LangChain's nested spellings."""
     if isinstance(body.get("data"), dict):
         return _kept(body) | {"data": _nested(body["data"], message, text)}
-    return _body(body, text, named=_is_answer(message))
+    return _body(body, text, named=_is_named(message))
 
 
-def _is_answer(message: Message) -> bool:
+def _is_named(message: Message) -> bool:
     """Return whether the message's ``name`` is the name of a tool."""
-    kind = classify(message)[0]
+    kind, said = classify(message)[0], message.get("type")
+    if isinstance(said, str) and said in _NAMED:
+        return True
     return kind in (ItemKind.RESULT, ItemKind.CALL) and message.get("role") != "assistant"
 
 
@@ -109,8 +133,8 @@ def _body(body: dict[str, Any], text: str, *, named: bool) -> dict[str, Any]:
     for name in ("output", "refusal", "result"):
         if name in body:
             found[name] = _output(body[name], text)
-    if is_response and isinstance(kind, str) and kind in _ACTIONS:
-        found |= {key: value for key, value in _ACTIONS[kind].items() if body.get(key)}
+    if is_response and isinstance(kind, str) and kind in _REQUIRED:
+        found |= {key: value for key, value in _REQUIRED[kind].items() if key in body}
     extra = body.get("additional_kwargs")
     if isinstance(extra, dict):
         found["additional_kwargs"] = _calls(extra)
@@ -159,7 +183,10 @@ def _output(value: Any, text: str) -> Any:
         if any(isinstance(each, dict) and "stdout" in each for each in value):
             return [{"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
         return [{"type": "input_text", "text": text}] if value else []
-    return _kept(value) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    is_shot = "image_url" in value or "file_id" in value
+    return _kept(value) | ({"image_url": _BLANK} if is_shot else {})
 
 
 def _content(value: Any, text: str, body: dict[str, Any]) -> Any:
@@ -196,7 +223,7 @@ def _block(block: dict[str, Any], text: str) -> dict[str, Any] | None:
         return None
     if kind in _CALL_BLOCKS:
         return _call(block)
-    if kind == "tool_result":
+    if kind in {"tool_result", "mcp_tool_result"}:
         found = _kept(block)
         if "content" in block:
             found["content"] = _content(block["content"], text, block)

@@ -518,7 +518,11 @@ def test_an_anchor_that_was_tampered_with_is_told(anchor, path) -> None:
             dropped = [*whole[:at], *whole[at + 1 :]]
             swapped = [*whole[:at], whole[at + 1], whole[at], *whole[at + 2 :]]
             bent = [*whole[:at], whole[at].replace(b'"at":1', b'"at":2'), *whole[at + 1 :]]
-            for forged in (dropped, swapped, bent):
+            seam = whole[at].rindex(b',"mac":"')
+            spelled = [*whole[:at], whole[at][:seam] + ',"mac":"é"}\n'.encode(), *whole[at + 1 :]]
+            nested = b',"x":' + b"[" * 100_000 + b"]" * 100_000
+            deep = [*whole[:at], whole[at][:seam] + nested + whole[at][seam:], *whole[at + 1 :]]
+            for forged in (dropped, swapped, bent, spelled, deep):
                 assert db.verify_audit(key=KEY, anchor=forged).anchor_problems
         assert db.verify_audit(key=KEY, anchor=whole).ok
 

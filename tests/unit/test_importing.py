@@ -574,3 +574,22 @@ def test_further_results_of_a_chat_are_shown(open_db, tmp_path) -> None:
     context = db.session("c").context()
     assert [each["content"] for each in context.messages] == [None, *parts[1:]]
     assert context.repairs == ()
+
+
+def test_an_abandoned_call_brings_no_text_past_the_redaction(open_db):
+    with memcore.open(":memory:") as source:
+        session = source.session("s", user="u")
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        session.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        session.abandon("c1")
+        lines = [json.loads(line) for line in source.export()]
+    event = next(line for line in lines if line.get("kind") == "event")
+    event["meta"] = {"who": "joe.doe@example.com"}
+    db = open_db(redact="default")
+    assert db.import_(json.dumps(line).encode() + b"\n" for line in lines).sessions == 1
+    assert "joe.doe" not in str([each.meta for each in db.session("s", user="u").items()])
+    event["item"]["payload"]["note"] = "joe.doe@example.com"
+    report = db.import_(
+        (json.dumps(line).encode() + b"\n" for line in lines), on_conflict="replace"
+    )
+    assert "a class and an id" in report.failures[0]

@@ -546,22 +546,16 @@ def test_rules_of_a_thread_are_about_threads(db, graph) -> None:
     assert db.retention.get(thread="t") is None
 
 
-def test_what_is_held_stays(db, session, clock, monkeypatch) -> None:
-    from memcore.retention import expire as departing
-    from memcore.retention import expire as expiring
-    from memcore.retention import sweeper as states
-    from memcore.retention import sweeper as sweeping
-
+def test_what_is_held_stays(db, session, clock) -> None:
     session.extend(turns(2))
     db.scope().kv("n").put("k", 1, ttl_seconds=1)
     db.retention.set([{"what": "items", "keep_last": 0}])
     db.retention.expire_session("chat", 1)
     clock.set(10)
-    for module in (departing, expiring, states, sweeping):
-        monkeypatch.setattr(module, "is_held", lambda *_: True)
+    db.scope().hold(reason="case 7")
     report = db.sweep()
     assert (report.total, report.held) == (0, 6)
-    monkeypatch.undo()
+    db.scope().release()
     assert db.sweep().total == 6
 
 

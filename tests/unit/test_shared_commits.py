@@ -307,8 +307,13 @@ def test_an_interrupt_leaves_a_compactor_in_use(db) -> None:
             return getattr(real, name)
 
     compactor._running = Interrupted()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        compactor.run()
+    # A shell starts its background jobs with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compactor.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
     compactor._running = real
     found: list[bool] = []
 
