@@ -1020,11 +1020,12 @@ cdef bint _json_may_hold(Scan *s) noexcept nogil:
                 at -= 1
             if at >= 0 and (s.t[at] == c':' or s.t[at] == c',' or s.t[at] == c'['):
                 return True
-        elif c == c'-' and s.n - i > BEGIN_CHARS and memcmp(s.t + i, b"-----BEGIN", BEGIN_CHARS) == 0:
-            return True
+        elif c == c'-' and s.n - i > BEGIN_CHARS:
+            if memcmp(s.t + i, b"-----BEGIN", BEGIN_CHARS) == 0:
+                return True
         if c == c'\\':
-            # The letter of an escape stands where the decoded text has no letter, so that a number or
-            # key behind it seems to go on a word: even of a line break only a quote is as harmless.
+            # The letter of an escape stands where the decoded text has no letter, so that a number
+            # or key behind it seems to go on a word. Only an escaped quote is harmless.
             if _byte(s, i + 1) != c'"':
                 return True
         elif c == c':':

@@ -524,7 +524,8 @@ class Scope:
         Sessions, states and ``kv`` keep working.
 
         Args:
-            remove: also remove existing memories.
+            remove: also remove existing memories. If it is cut off, the next sweep or open removes
+                the rest of the user's own memory; call it again for what adapters store.
 
         Raises:
             HeldError: a legal hold covers memories to remove; nothing was changed.
@@ -537,7 +538,9 @@ class Scope:
             return 0
         found = retention.memories(self._engine, self._app, self._user)
         removed = sessions.open_memory(self._engine, self._app, self._user).clear()
-        return removed + sum(self.kv(namespace).clear() for namespace in found)
+        removed += sum(self.kv(namespace).clear() for namespace in found)
+        sessions.resume_removals(self._engine.store)  # of the indexes
+        return removed
 
     def opt_in_memory(self) -> bool:
         """Undo ``opt_out_memory``; return True if the user had opted out."""

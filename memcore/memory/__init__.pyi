@@ -1,5 +1,6 @@
 # Written by scripts/make_faces from __init__.py.
 from memcore.memory.check import check_entries as check_entries
+from memcore.memory.clearing import begin_clear as begin_clear
 from memcore.memory.clearing import clear_step as clear_step
 from memcore.memory.clearing import cleared_below as cleared_below
 from memcore.memory.clearing import is_clear_mark as is_clear_mark
@@ -130,6 +131,7 @@ __all__ = [
     "answer_calls",
     "answer_named",
     "arrived_entry",
+    "begin_clear",
     "check_entries",
     "check_grants",
     "check_jobs",

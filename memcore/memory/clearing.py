@@ -20,6 +20,7 @@ from memcore.memory.jobs import clear_jobs
 from memcore.memory.playbook import clear_outcomes
 from memcore.memory.rows import (
     Book,
+    clear_end,
     clear_piece,
     clear_strays,
     entry_at,
@@ -34,6 +35,7 @@ __all__ = [
     "begin_clear",
     "clear_step",
     "cleared_below",
+    "clearing_end",
     "is_clear_mark",
     "is_clearing",
     "is_entry_below",
@@ -104,8 +106,19 @@ def is_clearing(txn: ReadTxn, scope: int) -> bool:
     return txn.get(_row(scope)) is not None
 
 
-def begin_clear(book: Book, end: int, now_ms: int) -> None:
-    """Mark a scope's memory to be cleared: entries with ids below ``end``, outcomes until now.
+def clearing_end(txn: ReadTxn, scope: int) -> int:
+    """Return the id below which all memories are being removed; 0 if none are, or it is unknown."""
+    row = _row(scope)
+    value = txn.get(row)
+    with suppress(CorruptValueError):
+        return 0 if value is None else _unpacked(row, value).end
+    return 0
+
+
+def begin_clear(book: Book, now_ms: int) -> None:
+    """Mark a scope's memory to be cleared: the entries that are there, outcomes until now.
+
+    A clear that is under way begins once more, with the entries that have come since.
 
     Raises:
         HeldError: a legal hold covers the scope or a session of it.
@@ -117,7 +130,7 @@ def begin_clear(book: Book, end: int, now_ms: int) -> None:
         # are there go, and those recorded from here on are later than this time.
         now_ms = max(now_ms, head.last_ms)
         write_head(book.txn, book.scope, head._replace(last_ms=now_ms))
-    _write(book, _Mark(end, now_ms, 0))
+    _write(book, _Mark(clear_end(book.txn, book.scope), now_ms, _Stage.ENTRIES))
 
 
 def _write(book: Book, mark: _Mark) -> None:

@@ -41,7 +41,6 @@ from memcore.memory.rows import (
     TIME_END_MS,
     Book,
     MemoryVersion,
-    clear_end,
     entries,
     known_at,
     memory_of,
@@ -517,12 +516,18 @@ class Memories:
             ReadOnlyError, StorageError
         """
         self._need_writable()
-        scope = self._store.read(self._find)
+
+        def begin(txn: Txn) -> int | None:
+            # The number is that of this transaction: an erasure may have given the names a new one.
+            scope = self._find(txn)
+            if scope is not None:
+                begin_clear(Book(txn, scope, self._seed), self._now_ms())
+            return scope
+
+        scope = self._store.transact(begin, makes_room=True)
         if scope is None:
             return 0
-        end, now_ms = self._store.read(lambda txn: clear_end(txn, scope)), self._now_ms()
         book = partial(Book, scope=scope, seed=self._seed)
-        self._store.transact(lambda txn: begin_clear(book(txn), end, now_ms), makes_room=True)
         count, done = 0, False
         while not done:
             gone, done = self._store.transact(lambda txn: clear_step(book(txn)), makes_room=True)

@@ -39,6 +39,7 @@ from memcore.memory.basis import (
     trust_left,
     without,
 )
+from memcore.memory.clearing import clearing_end
 from memcore.memory.coverage import summaries_in, summaries_over, uncover
 from memcore.memory.jobs import forget_jobs, mend_jobs, move_jobs
 from memcore.memory.lineage import root_after, root_of
@@ -314,8 +315,9 @@ def _alike(
     What was true until some time past is not the same as what is said to be true now.
     """
     stone = same = None
+    end = clearing_end(book.txn, book.scope)  # what is being removed is of no account
     for number in with_digest(book, new.text):
-        known = None if number == new.id else read_entry(book.txn, book.scope, number)
+        known = None if not end <= number != new.id else read_entry(book.txn, book.scope, number)
         if known is None:
             continue
         ended_ms = None if known.valid_to_ms == new.valid_to_ms else known.valid_to_ms
@@ -458,13 +460,15 @@ def _timeline(book: Book, new: MemoryVersion, now_ms: int) -> list[MemoryVersion
     """
     assert new.slot is not None  # noqa: S101 - checked by the caller
     found: list[MemoryVersion] = []
+    end = clearing_end(book.txn, book.scope)
+    # A clock that went back puts a value that begins now before those that were said to begin.
+    begins = now_ms if new.valid_from_ms is None else new.valid_from_ms
     for number in with_slot(book, new.subject, new.slot):
-        each = None if number == new.id else read_entry(book.txn, book.scope, number)
+        each = None if not end <= number != new.id else read_entry(book.txn, book.scope, number)
         if each is None or each.status not in TIMELINE:
             continue
         found.append(each)
-        begins = new.valid_from_ms
-        if each.status == "active" and (begins is None or begins >= _start(each, now_ms)):
+        if each.status == "active" and begins >= (each.valid_from_ms or 0):
             break
     return found
 

@@ -260,7 +260,8 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
         engine: the database.
         user: the user.
         app: only in this application; None: in each existing one, as for ``erase``.
-        remove: existing memories will be removed, by the caller.
+        remove: existing memories will be removed: the user's memory is marked to be cleared, which
+            the caller or the next sweep carries out, the caller clears its namespaces.
 
     Raises:
         HeldError: memories will be removed, and a hold covers them.
@@ -269,7 +270,8 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
     def closure(txn: Txn) -> list[str]:
         places = scopes_of(txn, user, app)
         for scope, _ in places if remove else ():
-            need_free(txn, scope, 0, what=f"what is remembered of user {user[:40]!r}")
+            need_free(txn, scope, what=f"what is remembered of user {user[:40]!r}")
+            memory.begin_clear(memory.Book(txn, scope, engine.seed), engine.now_ms())
         if not places:  # covers what would be remembered from now on
             own = app or "default"
             places = [(names.ensure_scope(txn, own, user), own)]
@@ -285,7 +287,8 @@ def opt_out(engine: Engine, user: str, app: str | None, *, remove: bool = False)
         return [own for _, own in places]
 
     found = engine.store.transact(closure)
-    resume_removals(engine.store)  # of the indexes
+    if not remove:  # or whoever removes the memories goes on with the indexes as well
+        resume_removals(engine.store)
     return found
 
 

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -1290,3 +1292,94 @@ def test_values_that_python_calls_equal_are_still_changes(db) -> None:
     second = memory.update(first.id, by="operator", attributes={"n": True})
     assert (second.version, second.attributes["n"]) == (2, True)
     assert memory.update(first.id, by="operator", attributes={"n": True}).version == 2
+
+
+class Beside:
+    """A store that does something else before one of its transactions, or after."""
+
+    def __init__(self, store: Any, action: Callable[[], Any], *, first: bool) -> None:
+        self.store, self.action, self.first, self.count = store, action, first, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def transact(self, closure: Any, **options: Any) -> Any:
+        self.count += 1
+        if self.count == 1 and self.first:
+            self.action()
+        found = self.store.transact(closure, **options)
+        if self.count == 1 and not self.first:
+            self.action()
+        return found
+
+
+def test_what_is_said_during_a_clear_is_not_merged_into_what_goes(db) -> None:
+    memory = db.scope(user="alice").memory
+    memory.remember("Likes tea", by="operator")
+    made: list[int] = []
+    clearing = db.scope(user="alice").memory
+    clearing._store = Beside(
+        clearing._store,
+        lambda: made.append(memory.remember("Likes tea", by="operator").id),
+        first=False,
+    )
+    assert clearing.clear() == 1
+    assert [each.id for each in memory.list()] == made == [2]
+
+
+def test_a_clear_begins_over_with_what_came_since(db) -> None:
+    memory = db.scope(user="alice").memory
+    memory.remember("one", by="operator")
+    other = db.scope(user="alice").memory
+    other._store = Beside(other._store, lambda: memory.remember("two", by="operator"), first=True)
+    assert other.clear() == 2
+    assert memory.list() == []
+
+
+def test_a_clear_beside_an_erasure_leaves_no_row(db) -> None:
+    memory = db.scope(user="alice").memory
+    memory.remember("one", by="operator")
+    memory._store = Beside(memory._store, lambda: db.erase("alice"), first=True)
+    assert memory.clear() == 0
+    assert db.would_erase("alice")["rows"] == 0
+
+
+def test_an_opt_out_that_was_cut_off_removes_the_memory_all_the_same(open_db, monkeypatch) -> None:
+    db = open_db()
+    scope = db.scope(user="alice")
+    scope.memory.remember("secret", by="operator")
+
+    def cut_off(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("memcore.session.open_memory", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        scope.opt_out_memory(remove=True)
+    monkeypatch.undo()
+    db.close()
+    db = open_db()
+    db.sweep()
+    scope = db.scope(user="alice")
+    assert scope.opt_in_memory()
+    assert scope.memory.list() == []
+
+
+def test_an_opt_out_that_a_held_session_refuses_changes_nothing(db) -> None:
+    scope = db.scope(user="alice")
+    scope.session("s").append({"role": "user", "content": "hi"})
+    scope.memory.remember("one", by="operator")
+    scope.session("s").hold(reason="r")
+    with pytest.raises(memcore.HeldError):
+        scope.opt_out_memory(remove=True)
+    assert not scope.memory_opt_out
+    assert len(scope.memory.list()) == 1
+
+
+def test_values_of_a_slot_do_not_overlap_when_the_clock_goes_back(db, monkeypatch) -> None:
+    memory = db.scope(user="alice").memory
+    start = time.time_ns()
+    for text, seconds in (("seat", 0), ("lives in rome", 60), ("dogs", 30)):
+        monkeypatch.setattr(time, "time_ns", lambda at=seconds: start + at * 10**9)
+        memory.remember(text, subject="u", slot="s", by="operator")
+    monkeypatch.undo()
+    assert db.check() == []
