@@ -1065,7 +1065,8 @@ class AsyncScope:
         Sessions, states and ``kv`` keep working.
 
         Args:
-            remove: also remove existing memories.
+            remove: also remove existing memories. If it is cut off, the next sweep or open removes
+                the rest of the user's own memory; call it again for what adapters store.
 
         Raises:
             HeldError: a legal hold covers memories to remove; nothing was changed.

@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -624,12 +624,13 @@ def run_rule(run_ids: Sequence[str]) -> Rule:
     wanted = set(run_ids)
 
     def rule(found: list[PruneCandidate]) -> set[str]:
-        return {one.checkpoint for one in found if _run_of(one.metadata) in wanted}
+        runs = ((one.checkpoint, _run_of(one.metadata)) for one in found)
+        return {checkpoint for checkpoint, run in runs if run is not None and run in wanted}
 
     return rule
 
 
-def _run_of(metadata: Any) -> Any:
+def _run_of(metadata: Any) -> str | None:
     run = metadata.get("run_id") if isinstance(metadata, dict) else None
     return run if isinstance(run, str) else None
 
@@ -664,7 +665,9 @@ def start_removal(txn: Txn, scope: int, name: str) -> tuple[Place | None, list[b
     work = [_mark(txn, keys.thread_prefix(scope, number))]
     if row is None or row.members > 1:
         if row is not None:
-            left = Pool(row.epoch, row.members - 1, row.sweeping, row.key)
+            # Marked for a sweep in this commit: should the process end before its own begins, the
+            # next prune removes what only this thread referred to.
+            left = replace(row.swept(sweeping=True), members=row.members - 1)
             write_pool(txn, scope, pool, left)
         return place, work
     txn.delete(keys.chunk_prefix(scope, pool))
@@ -731,12 +734,15 @@ def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) 
 
     Raises:
         InvalidOptionError: the target exists and holds checkpoints.
+        HeldError: the target exists, and a legal hold covers it.
     """
     found = threads.thread_of(txn, scope, source)
     if found is None or source == target:
         return found is not None
-    _need_free(txn, scope, target)
-    start_removal(txn, scope, target)  # removes writes that preceded their checkpoint
+    _need_empty(txn, scope, target)
+    if names.thread_of(txn, scope, target) is not None:
+        need_free(txn, scope, 0, what=f"thread {target[:40]!r}")
+        start_removal(txn, scope, target)  # removes writes that preceded their checkpoint
     found = threads.read_thread(txn, scope, found.place.thread)  # again: they may share the pool
     pool = found.pool
     joined = Pool(pool.epoch, pool.members + 1, pool.sweeping, pool.key)
@@ -754,7 +760,7 @@ def copy_thread(txn: Txn, scope: int, source: str, target: str, *, now_ms: int) 
     return True
 
 
-def _need_free(txn: ReadTxn, scope: int, target: str) -> None:
+def _need_empty(txn: ReadTxn, scope: int, target: str) -> None:
     number = names.thread_of(txn, scope, target)
     if number is None:
         return

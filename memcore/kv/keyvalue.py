@@ -24,6 +24,7 @@ from memcore.kv.namespace import (
     is_staged,
     lent,
     once,
+    opted_out,
     putting,
     putting_many,
     scan_pages,
@@ -42,7 +43,7 @@ from memcore.kv.rows import (
     packed_key,
 )
 from memcore.options import checked_bool, need_plain_function
-from memcore.rows.lifecycle import is_erased
+from memcore.rows.lifecycle import is_erased, is_opted_out
 from memcore.store.interface import ReadTxn, Store, Txn
 
 __all__ = [
@@ -147,7 +148,7 @@ class KeyValue:
             writer.put(packed, flags, payload, ttl_ms, ref)
             return writer.leaving
 
-        (scope, seed), writer_in = self._scope(), self._writers()
+        (scope, seed), writer_in = self._wanted_scope(), self._writers()
         leaving = blobs.refer(self._store, scope, held, closure, seed=seed)
         blobs.finish_leaving(self._store, leaving)
 
@@ -162,7 +163,7 @@ class KeyValue:
         """
         if self.gate is not None:
             content = self.gate.content(content, None)
-        scope, seed = self._scope()
+        scope, seed = self._wanted_scope()
         return blobs.stage(self._store, scope, content, seed=seed)
 
     def unstage(self, ref: BlobRef) -> None:
@@ -175,6 +176,17 @@ class KeyValue:
             raise InternalError("this key/value handle was made without a seed")
         place = self._store.read(self._place) or self._store.transact(self._ensure)
         return place[0], self._seed
+
+    def _wanted_scope(self) -> tuple[int, int]:
+        """As ``_scope``, for a content that is stored ahead of its entry.
+
+        Raises:
+            OptedOutError: it is memory, and the user opted out; the commit of the entry asks again.
+        """
+        scope, seed = self._scope()
+        if self._memory and self._store.read(lambda txn: is_opted_out(txn, scope)):
+            raise opted_out()
+        return scope, seed
 
     def put_many(self, entries: Mapping[str, Any], *, ttl_seconds: float | None = None) -> None:
         """Store several values atomically in one commit; raises what ``put`` raises."""

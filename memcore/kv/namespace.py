@@ -65,6 +65,7 @@ __all__ = [
     "is_staged",
     "lent",
     "once",
+    "opted_out",
     "putting",
     "putting_many",
     "scan_pages",
@@ -411,10 +412,7 @@ class NamespaceWriter(NamespaceReader):
     def need_wanted(self) -> None:
         """Raise OptedOutError if this is memory of a user who opted out."""
         if self.forgets:
-            raise OptedOutError(
-                "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope "
-                "takes that back"
-            )
+            raise opted_out()
 
     def veiled(self, text: str) -> str:
         """As ``NamespaceReader.veiled``; creates the namespace."""
@@ -734,6 +732,14 @@ def once(
     return closure
 
 
+def opted_out() -> OptedOutError:
+    """Return the error of a write to the memory of a user who opted out."""
+    return OptedOutError(
+        "the user opted out of memory, so nothing was stored; opt_in_memory() of the scope takes "
+        "that back"
+    )
+
+
 def increment(writer: NamespaceWriter, key: str, n: object) -> int:
     """Add ``n`` to an integer; raises what ``KeyValue.increment`` raises."""
     if isinstance(n, bool) or not isinstance(n, int):
@@ -801,5 +807,9 @@ def deleting(key: str) -> Change[bool]:
 
 def incrementing(key: str, n: int, idempotency_key: str | None = None) -> Change[int]:
     """Build the change of ``KeyValue.increment``."""
-    content = b"" if idempotency_key is None else repr((key, n)).encode("utf-8", "surrogatepass")
-    return once(lambda writer: increment(writer, key, n), idempotency_key, content)
+    try:
+        said = b"" if idempotency_key is None else repr((key, n)).encode("utf-8", "surrogatepass")
+    except ValueError as exc:  # Python writes no integer of that many digits
+        msg = f"the step of an increment is too large: {exc}"
+        raise InvalidItemError(msg) from exc
+    return once(lambda writer: increment(writer, key, n), idempotency_key, said)

@@ -262,9 +262,9 @@ def expire_rows(
         if not piece.admits(len(value or b""), more_pages=_EXPIRY_PAGES + _content_pages(entry)):
             return removed, due[at:]
         # The entry may have been rewritten since the rows were listed.
-        if entry is None or entry.expires_ms != expires_ms or entry.is_visible(now_ms):
+        if entry is None or entry.expires_ms != expires_ms:
             txn.delete(row)
-        else:
+        elif not entry.is_visible(now_ms):  # it is, if the clock has gone back since
             _leave(txn, key, entry, leaving)
             removed += txn.delete(key)
     return removed, []

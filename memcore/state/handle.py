@@ -240,6 +240,10 @@ class Fields(ABC, Generic[C]):
     @abstractmethod
     def __iter__(self) -> Iterator[str]: ...
 
+    def keys(self) -> list[str]:
+        """Return the names of the fields, so that ``dict(state)`` copies them."""
+        return list(self)
+
     def __len__(self) -> int:
         return sum(1 for _ in self)
 

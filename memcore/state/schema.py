@@ -275,7 +275,10 @@ def _plain(value: Any) -> Any:
         entries = value.entries
         return {"": ["merge", _entries(entries) if isinstance(entries, Mapping) else None]}
     given = overwritten(value, reduced=False)
-    return value if given is None else {"": ["overwrite", _plain(given[0])]}
+    if given is None:
+        # A value that looks like a marker is not one.
+        return {"": ["value", value]} if isinstance(value, dict) and "" in value else value
+    return {"": ["overwrite", _plain(given[0])]}
 
 
 def _entries(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -739,3 +739,34 @@ def test_rows_that_no_backend_wrote_are_damage(db, key, spoil):
         ):
             damaged += "run 'memcore check'" in str(read().error)
     assert damaged
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"content": "x", "encoding": "utf-16"},
+        {"content": "x", "created_at": 1_700_000_000},
+        {"content": "x", "modified_at": ["now"]},
+    ],
+)
+def test_an_imported_file_of_no_form_is_refused_and_the_others_stay_readable(path, data) -> None:
+    with memcore.open(path) as db:
+        backend = MemcoreBackend(db)
+        bad, good = backend.import_files(
+            {"/bad": data, "/good": {"content": "y", "encoding": None}}
+        )
+        assert bad.error
+        assert good.error is None
+    with memcore.open(path) as db:
+        backend = MemcoreBackend(db)
+        assert [each["path"] for each in backend.ls("/").entries] == ["/good"]
+        assert backend.upload_files([("/bad", b"now good")])[0].error is None
+
+
+def test_a_repeated_append_to_a_file_that_became_binary_succeeded_before(path) -> None:
+    with memcore.open(path) as db:
+        backend = MemcoreBackend(db)
+        assert backend.append("/log", "a", idempotency_key="k").error is None
+        backend.upload_files([("/log", b"\xff\xfe")])
+        assert backend.append("/log", "a", idempotency_key="k").error is None
+        assert backend.append("/log", "b", idempotency_key="k2").error is not None

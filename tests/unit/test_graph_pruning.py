@@ -480,3 +480,42 @@ def test_a_part_that_is_named_as_content_and_as_a_page_is_looked_at_as_both(
         live: set[tuple[int, bytes]] = set()
         gc._mark(txn, place, CODER, work, live)
         assert {part for _, part in live} >= {page, below, value}
+
+
+def _of_value(name: str, parent: str | None, value: Any, version: int) -> NewCheckpoint:
+    body = {"channel_versions": {"a": version}}
+    return NewCheckpoint(name, parent, body, {}, {"a": (version, value)})
+
+
+def test_what_only_a_deleted_copy_had_is_swept_although_its_deletion_was_cut_off(db) -> None:
+    graph, coder = db.scope().graph, JsonCoder()
+    graph.put("t", "", _of_value("01", None, ["base" * 30], 1), coder)
+    graph.copy_thread("t", "t2")
+    graph.put("t2", "", _of_value("02", "01", ["SECRET" * 30], 2), coder)
+    steps = graph._deletion("t2", coder)
+    store_of(graph).transact(next(steps))
+    steps.close()  # the process ends here
+
+    def secrets(txn: ReadTxn) -> int:
+        kind = bytes((Kind.CHUNK,)), bytes((Kind.CHUNK + 1,))
+        return sum(b"SECRET" in value for _, value in txn.scan(*kind))
+
+    assert store_of(graph).read(secrets)
+    graph.prune("t", module.keep_rule(keep_last=5), coder)
+    assert not store_of(graph).read(secrets)
+    assert graph.get("t", "", "01", coder) is not None
+
+
+def test_a_copy_takes_no_writes_of_a_thread_that_is_held(db) -> None:
+    scope, coder = db.scope(), JsonCoder()
+    scope.graph.put("t", "", _of_value("01", None, [1], 1), coder)
+    scope.graph.put_writes("t2", "", NewWrites("01", "task", "", [(0, "a", 1)]), coder)
+    scope.hold(reason="r")
+    with pytest.raises(HeldError, match="'t2'"):
+        scope.graph.copy_thread("t", "t2")
+    assert scope.graph.copy_thread("t", "t3")
+
+
+def test_no_run_is_not_the_run_of_checkpoints_without_one(db) -> None:
+    rule = module.run_rule(cast("list[str]", [None]))
+    assert rule([module.PruneCandidate("", "01", None, {}, {})]) == set()

@@ -780,3 +780,23 @@ def test_submit_is_a_transaction_that_is_awaited(tmp_path, clock):
         over = asyncio.run(run(handle(opened, clock)))
     with pytest.raises(ClosedError, match="is over"):
         over.get("n")
+
+
+def test_a_clock_that_goes_back_during_a_sweep_leaves_the_entry_and_its_expiry(store, clock):
+    kv = KeyValue(store, lambda _: (1, 1), lambda _: (1, 1), now_ms=clock)
+    kv.put("k", 1, ttl_seconds=1)
+    clock.ms += 2000
+    due = store.read(lambda txn: options.due_rows(txn, bytes((Kind.KV,)), clock.ms, 10))
+    assert len(due) == 1
+    clock.ms -= 1500
+    assert store.transact(lambda txn: options.expire_rows(txn, due, clock.ms, [])) == (0, [])
+    assert kv.get("k") == 1
+    clock.ms += 1500
+    assert store.transact(lambda txn: sweep(txn, now_ms=clock.ms)) == 1
+
+
+def test_a_step_that_no_integer_of_json_holds_is_refused(store, clock):
+    kv = KeyValue(store, lambda _: (1, 1), lambda _: (1, 1), now_ms=clock)
+    for key in (None, "once"):
+        with pytest.raises(InvalidItemError, match="integer|digits"):
+            kv.increment("k", 10**5000, idempotency_key=key)

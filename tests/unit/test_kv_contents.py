@@ -11,7 +11,13 @@ from memcore import blobs
 from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.codec.values import seal_value
-from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError
+from memcore.database.scope import rows_of
+from memcore.errors import (
+    CorruptValueError,
+    InvalidItemError,
+    InvalidOptionError,
+    OptedOutError,
+)
 from memcore.maintenance.salvage import salvage
 from memcore.store import LmdbStore
 from raw import rows
@@ -280,3 +286,17 @@ def test_salvage_keeps_contents_and_counts_them_anew(path, tmp_path, open_db):
         again.clear()
         assert len(blob_rows(saved, Kind.BLOB)) == len(blob_rows(saved, Kind.BLOB_REFS)) == 1
         assert saved.check() == []
+
+
+def test_no_content_is_stored_ahead_for_a_user_who_opted_out(db) -> None:
+    scope = db.scope(user="u")
+    kv = rows_of(scope, "mem", memory=True)
+    kv.put("a", 1)
+    scope.opt_out_memory()
+    for write in (
+        lambda: kv.put("k", 1, content=payload(STAGED)),
+        lambda: kv.stage(payload(STAGED)),
+    ):
+        with pytest.raises(OptedOutError):
+            write()
+    assert blob_rows(db) == []

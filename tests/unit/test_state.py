@@ -619,3 +619,17 @@ def test_the_asynchronous_facade_does_the_same(path):
             assert await db.check() == []
 
     asyncio.run(run())
+
+
+def test_a_value_that_looks_like_a_marker_is_another_update(open_db) -> None:
+    state = open_db().session("s").state
+    state.update({"a": 1}, idempotency_key="k")
+    state.update({"a": {"": "delete"}}, idempotency_key="k2")
+    with pytest.raises(memcore.DuplicateRequestError):
+        state.update({"a": memcore.Delete}, idempotency_key="k2")
+
+
+def test_a_state_is_copied_as_a_mapping_is(open_db) -> None:
+    state = open_db().session("s").state
+    state.update({"ab": 1, "long": 2})
+    assert dict(state) == {"ab": 1, "long": 2} == {**state}

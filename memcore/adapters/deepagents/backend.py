@@ -49,7 +49,7 @@ from memcore.adapters.deepagents.files import (
     once_of,
     rooted,
 )
-from memcore.adapters.deepagents.rows import FileRow, encoding_of
+from memcore.adapters.deepagents.rows import FileRow, encoding_of, need_form
 from memcore.adapters.source import Opened, Source, scope_of
 from memcore.database import open_database
 from memcore.database.scope import rows_of, scope_filter_of
@@ -478,7 +478,9 @@ class MemcoreBackend(Opened, BackendProtocol):
                 if row is None:
                     done = files.create(Upload(file_path, more, "utf-8"), once=once)
                 elif row.encoding == "base64":
-                    return WriteResult(error=_BINARY)
+                    # A repeated request may find a file that others have replaced since.
+                    told = once is not None and files.told(once) is not None
+                    return WriteResult(path=file_path) if told else WriteResult(error=_BINARY)
                 elif scope_filter_of(self._scope) is not None:
                     done = self._lengthen(files, file_path, content, once)
                 else:
@@ -578,15 +580,16 @@ class MemcoreBackend(Opened, BackendProtocol):
         """
         uploads, refused = [], {}
         for path, data in files.items():
-            encoding = data.get("encoding", "utf-8")
+            encoding = data.get("encoding") or "utf-8"
+            times = data.get("created_at"), data.get("modified_at")
             try:
+                need_form(encoding, *times)
                 text = file_data_to_string(data)
                 binary = encoding == "base64"
                 payload = b64decode(text, validate=True) if binary else text.encode("utf-8")
             except (KeyError, TypeError, ValueError) as error:
                 refused[path] = FileUploadResponse(path=path, error=str(error))
                 continue
-            times = data.get("created_at"), data.get("modified_at")
             uploads.append(Upload(path, payload, encoding, *times))
         done = {
             response.path: response

@@ -26,6 +26,7 @@ __all__ = [
     "encoding_of",
     "file_key",
     "lengthen",
+    "need_form",
     "part_key",
     "put_parts",
     "read_parts",
@@ -106,10 +107,9 @@ class FileRow:
         with decoding(b"", "row of a file"):
             number, parts, size, tail, encoding, *times = packed[:7]
             counts = all(type(each) is int and each >= 0 for each in (number, parts, size, tail))
-            if not counts or parts > _PARTS_MAX or encoding not in _ENCODINGS:
+            if not counts or parts > _PARTS_MAX or len(times) != _TIMES:
                 raise ValueError
-            if len(times) != _TIMES or not all(isinstance(each, str | None) for each in times):
-                raise ValueError
+            need_form(encoding, *times)
             return cls(number, parts, size, tail, encoding, *times)
 
     @classmethod
@@ -119,6 +119,17 @@ class FileRow:
             if not isinstance(path, str):
                 raise TypeError
         return path, cls.unpack(packed)
+
+
+def need_form(encoding: object, *times: object) -> None:
+    """Raise an error of Python if the encoding is not known, or a time is neither text nor None."""
+    if encoding not in _ENCODINGS:
+        msg = f"encoding: expected one of {', '.join(_ENCODINGS)}, got {encoding!r:.40}"
+        raise ValueError(msg)
+    for time in times:
+        if not isinstance(time, str | None):
+            msg = f"created_at, modified_at: expected texts, got {time!r:.40}"
+            raise TypeError(msg)
 
 
 Change = tuple[str, FileRow | None] | None

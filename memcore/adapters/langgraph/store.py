@@ -305,10 +305,11 @@ class Plan:
     def write(self, txn: KeyValueTxn, now_us: int) -> None:
         """Write everything: first the refreshed expiry times of items read, then the puts.
 
-        For a user who opted out of memory, puts are dropped; deletions are carried out.
+        For a user who opted out of memory, puts and refreshed times are dropped; deletions are
+        carried out.
         """
         self.forgotten = txn.forgets
-        for place in self._refreshes:
+        for place in () if self.forgotten else self._refreshes:
             items.refresh(txn, place, now_us // 1000)
         for put in self._puts.values():
             if put.row is None or not self.forgotten:
