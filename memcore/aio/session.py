@@ -209,7 +209,16 @@ class AsyncLeaseContext:
     async def _take(self) -> AsyncLease:
         ref, (owner, ttl_seconds, force) = ref_of(self._session), self._asked
         change = TakeLease(ref, owner, ttl_seconds, force=force)
-        row = await commit(self._session, change)
+        try:
+            row = await commit(self._session, change)
+        except asyncio.CancelledError:
+            # The commit was waited for, so the lease may be taken, and nobody is left to release
+            # it. That of an epoch which goes on belongs to another handle of the same owner.
+            if change.begun is not None:
+                taken = Lease(ref, change.begun, change.ttl_ms)
+                await commit(self._session, taken.release_change())
+                taken.drop()
+            raise
         return AsyncLease(self._session, Lease(ref, row, change.ttl_ms))
 
     async def __aenter__(self) -> AsyncLease:

@@ -135,7 +135,7 @@ class TakeLease(Change[LeaseRow]):
         LeaseHeldError (when run): another owner holds it.
     """
 
-    __slots__ = ("force", "owner", "ttl_ms")
+    __slots__ = ("begun", "force", "owner", "ttl_ms")
     atomic = True
     # The usual check would refuse a takeover by force, and vacate an expired lease that the same
     # owner gets back under its epoch.
@@ -149,6 +149,8 @@ class TakeLease(Change[LeaseRow]):
             raise InvalidOptionError(msg)
         self.owner = owner
         self.ttl_ms, self.force = checked_ttl_ms(ttl_seconds), checked_bool("force", force)
+        self.begun: LeaseRow | None = None
+        """The row of the last run, if it began a new epoch."""
         super().__init__(ref)
         if ref.scope_filter is not None:
             ref.scope_filter.name(owner, "owner of a lease")
@@ -169,6 +171,7 @@ class TakeLease(Change[LeaseRow]):
         new = LeaseRow(epoch, _end(now_ms, self.ttl_ms), self.owner)
         write_lease(session.txn, *place, new)
         _mark(session, leased=True)
+        self.begun = new if row is None or epoch != row.epoch else None
         return Unchanged(new)
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 pytest.importorskip("agents")
 
 from agents.extensions.memory import AdvancedSQLiteSession
+from agents.run_context import RunContextWrapper
 from agents.usage import Usage
 from openai.types.responses.response_usage import OutputTokensDetails
 
@@ -415,3 +416,20 @@ def test_the_draft_of_a_branch_is_always_asked_for(tmp_path):
     """It compares the generation in every transaction, whatever is asked of the session."""
     with memcore.open(tmp_path / "db") as db:
         assert BranchAddress(db.scope(), "b", None, 0).always_drafts
+
+
+def test_a_title_is_that_of_all_branches_when_calls_find_their_scope(path):
+    async def main(db: memcore.Database) -> None:
+        session = MemcoreSession("s1", db, scope_of=lambda _: ("app", "ann"))
+        wrapper = RunContextWrapper(None)
+        await session.add_items(
+            [{"role": "user", "content": text} for text in "ab"], wrapper=wrapper
+        )
+        await session.set_title("T", wrapper=wrapper)
+        await session.create_branch_from_turn(2, "br", wrapper=wrapper)
+        assert await session.get_title(wrapper=wrapper) == "T"
+        await session.set_metadata({"a": 1}, wrapper=wrapper)
+        assert await session.get_metadata(wrapper=wrapper) == {"a": 1}
+
+    with memcore.open(path) as db:
+        asyncio.run(main(db))

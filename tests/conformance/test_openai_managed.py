@@ -338,3 +338,15 @@ def test_titles_and_queries_are_redacted_as_items_are(tmp_path):
         with memcore.open(tmp_path / str(at), redact="default") as db:
             assert run(work(db, options)) == ["title"]
             assert not any(b"example.org" in value for value in rows(db.engine.store).values())
+
+
+@pytest.mark.parametrize("options", [{"sessions_table": "other"}, {"app": 'a ["x", "y"]'}])
+def test_sessions_of_other_tables_are_found_and_deleted(path, options):
+    with SessionManager(path, **options) as manager:
+        run(manager.get_session("u1").add_items([user("hello")]))
+        assert [each.user_id for each in run(manager.list_sessions())] == ["u1"]
+        assert [each.session.user_id for each in run(manager.search("hello"))] == ["u1"]
+        assert run(manager.delete_session("u1"))
+        assert run(manager.list_sessions()) == []
+        run(manager.get_session("u2").add_items([user("hello")]))
+        assert [each.user_id for each in run(manager.cleanup_old_sessions(0))] in (["u2"], [])

@@ -413,7 +413,7 @@ def test_a_clear_that_was_cut_off_is_not_undone_by_an_extraction(db, chat, begun
     store, seed = db.engine.store, db.engine.seed
 
     def clear() -> None:
-        store.transact(lambda txn: clearing.begin_clear(Book(txn, 1, seed), 1, 0))
+        store.transact(lambda txn: clearing.begin_clear(Book(txn, 1, seed), 0))
 
     def meanwhile(extraction: Extraction) -> Iterable[Candidate]:
         if begun == "meanwhile":

@@ -798,5 +798,5 @@ def test_a_clock_that_goes_back_during_a_sweep_leaves_the_entry_and_its_expiry(s
 def test_a_step_that_no_integer_of_json_holds_is_refused(store, clock):
     kv = KeyValue(store, lambda _: (1, 1), lambda _: (1, 1), now_ms=clock)
     for key in (None, "once"):
-        with pytest.raises(InvalidItemError, match="integer|digits"):
+        with pytest.raises(InvalidItemError, match=r"integer|digits"):
             kv.increment("k", 10**5000, idempotency_key=key)

@@ -477,3 +477,36 @@ def test_an_erasure_asks_for_no_lease(db: memcore.Database) -> None:
     with pytest.raises(FencedError):
         session.append(user("y"))
     assert not list(db.sessions())
+
+
+def test_a_lease_whose_taking_is_cancelled_is_free(path) -> None:
+    async def main() -> None:
+        async with memcore.aio.open(path) as db:
+            session = db.session("s")
+            await session.append({"role": "user", "content": "x"})
+            for again in (False, True):
+                task = asyncio.create_task(session.lease("one", ttl_seconds=3600)._take())
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                async with db.session("s").lease("two", ttl_seconds=3600) as lease:
+                    assert lease.owner == "two"
+                assert not again or lease.epoch > 2
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_lease_of_the_same_owner_leaves_the_one_that_is_held(path) -> None:
+    async def main() -> None:
+        async with memcore.aio.open(path) as db:
+            await db.session("s").append({"role": "user", "content": "x"})
+            held = await db.session("s").lease("one", ttl_seconds=3600)
+            task = asyncio.create_task(db.session("s").lease("one", ttl_seconds=3600)._take())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await held.renew()
+
+    asyncio.run(main())

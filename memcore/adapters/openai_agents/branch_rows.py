@@ -331,7 +331,10 @@ class Current(History):
 
     def bound_at(self, branch_id: str | None, wrapper: Any = None) -> Bound:
         """As ``bound``, for reading a branch; None: the current one."""
-        scope = self.scope_for(wrapper)
+        return self.branch_bound(self.scope_for(wrapper), branch_id)
+
+    def branch_bound(self, scope: Scope, branch_id: str | None) -> Bound:
+        """As ``bound_at``, in a scope that is known."""
         if branch_id is None or branch_id == self.branch_in(scope):
             return self.bound_in(scope)
         name = branch_name_of(self.session_id, branch_id)

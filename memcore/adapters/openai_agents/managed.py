@@ -13,7 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from memcore.adapters.openai_agents.analytics import text_of
 from memcore.adapters.openai_agents.branch_rows import clearing
-from memcore.adapters.openai_agents.history import name_of
+from memcore.adapters.openai_agents.history import (
+    MESSAGES_TABLE,
+    SESSIONS_TABLE,
+    app_of,
+    name_of,
+)
 from memcore.adapters.openai_agents.session import MemcoreSession
 from memcore.adapters.source import Done, Opened, database_of
 from memcore.aio import AsyncDatabase
@@ -98,6 +103,12 @@ class SessionManager(Opened):
         self.db_path = db_path
         self.app = app
         self._options = options
+        tables = (
+            options.get("sessions_table", SESSIONS_TABLE),
+            options.get("messages_table", MESSAGES_TABLE),
+        )
+        self._tabled_app = app_of(app, *tables)
+        """The application in which the sessions are, as ``MemcoreSession`` forms it."""
         self._database, self._owned = database_of(
             db_path, durability=durability, allow_unsafe=allow_unsafe
         )
@@ -238,7 +249,7 @@ class SessionManager(Opened):
     # --- what is stored ---------------------------------------------------------------------------
 
     def _stored(self, user_id: str | None) -> Iterator[ManagedSession]:
-        for entry in self._database.sessions(user=user_id, app=self.app):
+        for entry in self._database.sessions(user=user_id, app=self._tabled_app):
             start = _id_of(entry.user, "")
             if entry.session_id.startswith(start):
                 kind = entry.session_id.removeprefix(start)
@@ -254,7 +265,7 @@ class SessionManager(Opened):
 
     def _scope_to_delete_in(self, user_id: str, kind: str) -> Scope:
         """A user's scope, if the authorizer allows the session to be deleted."""
-        scope = self._database.scope(app=self.app, user=user_id)
+        scope = self._database.scope(app=self._tabled_app, user=user_id)
         need_access(scope, "delete_session", _id_of(user_id, kind))
         return scope
 

@@ -381,9 +381,7 @@ class Notes(Branches):
 
     def _first(self, scope: Scope) -> Bound:
         """The main branch, which holds the notes shared by all branches."""
-        if self.branch_in(scope) == MAIN:
-            return self.bound_in(scope)
-        return self.bound_at(MAIN)
+        return self.branch_bound(scope, MAIN)
 
     # --- the paused run ---------------------------------------------------------------------------
 
