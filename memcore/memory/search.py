@@ -239,7 +239,10 @@ def find_memories(
     head = search.read_head(txn, scope) if asked.as_of_ms is None else None
     past: dict[int, MemoryVersion] = {}
     if asked.as_of_ms is not None:  # only what is current is indexed
-        versions = (known_at(txn, scope, each, asked.as_of_ms) for each in entries(txn, scope))
+        all_entries = sound_entries(txn, scope) if sound else entries(txn, scope)
+        # What has expired since is hidden from every view of the past, too.
+        current = (each for each in all_entries if each.is_visible(now_ms))
+        versions = (known_at(txn, scope, each, asked.as_of_ms) for each in current)
         past = {each.id: each for each in versions if each is not None}
     cache = None if head is None else indexes
     head = head or search.IndexHead(os.urandom(16))

@@ -1112,7 +1112,14 @@ def redact_entry(
 def _redacted(record: MemoryVersion, redact: Callable[[Any], Any]) -> MemoryVersion:
     said = {name: getattr(record, name) for name in TOLD if getattr(record, name)}
     made = redact(said)
-    return record if made is said else record._replace(**made)
+    record = record if made is said else record._replace(**made)
+    if record.merger is not None and record.merger.merge:  # rules are named as attributes are
+        named = {"attributes": dict(record.merger.merge)}
+        found = redact(named)
+        if found is not named:
+            merger = record.merger._replace(merge=found["attributes"])
+            record = record._replace(merger=merger)
+    return record
 
 
 # --- Salvage: what can be proven is made consistent -----------------------------------------------

@@ -1383,3 +1383,25 @@ def test_values_of_a_slot_do_not_overlap_when_the_clock_goes_back(db, monkeypatc
         memory.remember(text, subject="u", slot="s", by="operator")
     monkeypatch.undo()
     assert db.check() == []
+
+
+def test_what_has_expired_is_found_in_no_view_of_the_past(db, monkeypatch) -> None:
+    memory = db.scope(user="alice").memory
+    start = time.time_ns()
+    made = memory.remember("The code word is zebrafish", by="operator")
+    monkeypatch.setattr(time, "time_ns", lambda: start + 10**9)
+    memory.update(made.id, expires_at=start / 1e9 + 2)
+    monkeypatch.setattr(time, "time_ns", lambda: start + 10**10)
+    assert memory.search("zebrafish", as_of=start / 1e9 + 0.5) == []
+    monkeypatch.undo()
+
+
+def test_the_rules_of_a_union_are_redacted_as_its_attributes_are(db) -> None:
+    memory = db.scope(user="alice").memory
+    for text in ("Visits the zoo", "visited a zoo"):
+        memory.remember(text, by="operator", attributes={"bob@example.com": 1})
+    policy = memcore.ConsolidationPolicy(merge={"bob@example.com": "sum"})
+    (step,) = memory.consolidate(policy).steps
+    assert list(redact_all(db.engine, redactor(), write=True))
+    assert not [value for value in stored_rows(db.engine.store).values() if b"bob@" in value]
+    assert memory.get(step.made).attributes
