@@ -272,7 +272,7 @@ def test_every_public_method_is_an_operation_or_known_to_be_none():
         },
         "KeyValue": {"clear", "passed", "stage", "unstage", "submit", "queue", "finish"},
         "SessionState": {
-            "put", "visible", "plan", "closure", "read", "write", "wait", "watch",
+            "put", "visible", "plan", "closure", "read", "write", "wait", "watch", "keys",
         },
         "BlobStore": set(),
         "Memories": {"tools"},
