@@ -66,6 +66,7 @@ from memcore.session import Engine, SessionOptions, SessionRef, resume_removals,
 from memcore.session.memory import would_forget
 from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
 from memcore.session.tail import renew, with_texts
+from memcore.state import header_key
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter, checked_count
 from memcore.wire import get_policy
@@ -753,9 +754,13 @@ def remove_session(
     """
     store = run.engine.store
 
-    def look(txn: ReadTxn) -> tuple[bytes | None, bool, bool, int]:
-        known = names.session_of(txn, scope, name) == session
-        value = txn.get(head_key(scope, session)) if known and is_due(txn) else None
+    def stands(txn: ReadTxn) -> tuple[bytes | None, ...]:
+        # And the state: within a millisecond, a change of it leaves the head as it was.
+        return txn.get(head_key(scope, session)), txn.get(header_key(scope, session))
+
+    def look(txn: ReadTxn) -> tuple[tuple[bytes | None, ...] | None, bool, bool, int]:
+        known = names.session_of(txn, scope, name) == session and is_due(txn)
+        value = stands(txn) if known and txn.get(head_key(scope, session)) is not None else None
         size = 0 if value is None or not run.dry else _size_of_departing(txn, scope, session)
         leased = _is_leased(txn, run, scope, session)
         return value, is_held(txn, scope, session), leased, size
@@ -786,7 +791,7 @@ def remove_session(
         if names.session_of(txn, scope, name) != session or is_held(txn, scope, session):
             return False, 0
         run.engine.drafts.flush_opened(txn, scope, session)
-        if txn.get(head_key(scope, session)) != before or not is_due(txn):
+        if stands(txn) != before or not is_due(txn):
             return False, 0  # it was used in the meantime, or is to stay
         taken = _size_of_departing(txn, scope, session)
         return start_removal(txn, run.engine, scope, name)[0], taken

@@ -589,7 +589,5 @@ def test_an_abandoned_call_brings_no_text_past_the_redaction(open_db):
     assert db.import_(json.dumps(line).encode() + b"\n" for line in lines).sessions == 1
     assert "joe.doe" not in str([each.meta for each in db.session("s", user="u").items()])
     event["item"]["payload"]["note"] = "joe.doe@example.com"
-    report = db.import_(
-        (json.dumps(line).encode() + b"\n" for line in lines), on_conflict="replace"
-    )
+    report = db.import_((json.dumps(line).encode() + b"\n" for line in lines), on_conflict="rename")
     assert "a class and an id" in report.failures[0]
