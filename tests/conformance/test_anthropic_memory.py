@@ -528,7 +528,7 @@ def test_an_import_puts_no_file_beside_what_is_at_its_path(db, memory, tool, slo
     before = memory.list()
     report = db.import_([file_line(9, slot=slot)])
     (failure,) = report.failures
-    assert "its path is taken" in str(failure)
+    assert "another memory has its slot or its path" in str(failure)
     assert memory.list() == before
     assert not db.import_([file_line(9, status="archived")]).failures
     assert told(tool, **view("/memories/a")).endswith("1\tours")
