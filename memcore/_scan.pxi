@@ -997,32 +997,27 @@ cpdef int key_context(str key) except -1:
 
 cdef enum:
     NUMBER_LEAST = 1000
-    NUMBER_DIGITS = 4
     BEGIN_CHARS = 10
     ID_DIGITS = 17
     LOOK_DEPTH_MAX = 200
 
 
 cdef bint _json_may_hold(Scan *s) noexcept nogil:
-    """Return True if JSON in a text may hold data that its serialised form hides from a scan."""
+    """Return True if JSON in a text may hold data that its serialised form hides from a scan.
+
+    In a text, digits are judged by the words beside them, in JSON by all keys above them: here by
+    any word of the text that would give a key context.
+    """
     cdef Py_ssize_t i, at
-    cdef int run = 0
+    cdef int run = 0, groups
+    cdef bint has_digit = False, has_word = s.context != 0
     cdef uint8_t c
     for i in range(s.n):
         c = s.t[i]
         run = run + 1 if _PROPERTY[c] & P_DIGIT else 0
         if run >= ID_DIGITS:
             return True
-        if run == NUMBER_DIGITS:
-            # A number, not a text: the key that says what it is may stand further off.
-            at = i - run
-            while at > 0 and _has(s, at, P_SPACE):
-                at -= 1
-            if at >= 0 and (s.t[at] == c':' or s.t[at] == c',' or s.t[at] == c'['):
-                return True
-        elif c == c'-' and s.n - i > BEGIN_CHARS:
-            if memcmp(s.t + i, b"-----BEGIN", BEGIN_CHARS) == 0:
-                return True
+        has_digit = has_digit or run > 0
         if c == c'\\':
             # The letter of an escape stands where the decoded text has no letter, so that a number
             # or key behind it seems to go on a word. Only an escaped quote is harmless.
@@ -1032,8 +1027,18 @@ cdef bint _json_may_hold(Scan *s) noexcept nogil:
             at = i
             while at > 0 and (_has(s, at - 1, P_SPACE | P_QUOTE) or s.t[at - 1] == c'\\'):
                 at -= 1
-            if _groups_at(s, at, W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET):
+            groups = _groups_at(s, at, W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET
+                                | W_CODE | W_SURE)
+            if groups & (W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET):
                 return True
+            has_word = has_word or groups != 0
+        elif c == c'-' and s.n - i > BEGIN_CHARS:
+            if memcmp(s.t + i, b"-----BEGIN", BEGIN_CHARS) == 0:
+                return True
+        if not has_word:
+            has_word = _groups_at(s, i + 1, W_PHONE | W_CARD | W_STUDENT) != 0
+        if has_digit and has_word:
+            return True
     return False
 
 

@@ -19,7 +19,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import complain, emit_json, print_table, timestamp
-from memcore.options import checked_file
+from memcore.options import checked_file, counted
 
 __all__ = [
     "archive_of",
@@ -80,7 +80,7 @@ def archived_data(
             emit_json("archive", {"objects": count, "dry_run": dry_run})
         else:
             done = "would be deleted; nothing was" if dry_run else "deleted"
-            print(f"{count:,} {'object' if count == 1 else 'objects'} {done}")
+            print(f"{counted(count, 'object')} {done}")
         return
     if dry_run or yes:
         complain("--dry-run and --yes go with --erase")

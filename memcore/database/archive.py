@@ -44,7 +44,7 @@ from memcore.errors import (
 from memcore.exchange import parse_line
 from memcore.exchange.lines import Title
 from memcore.files import open_private, put_private, sync_directory
-from memcore.options import checked_path, shown
+from memcore.options import checked_path, counted, shown
 from memcore.privacy.keyring import Cipher
 from memcore.rows.names import check_name
 
@@ -306,18 +306,25 @@ class Archive:
     def write_lines(self, lines: Iterable[bytes]) -> int:
         """Write lines of an export durably, and return their number.
 
+        Args:
+            lines: pieces of any size; the first line is a title or stands alone, the last one ends.
+
         Raises:
+            InvalidItemError: they are no lines of an export; nothing of them counts.
             StorageError: nothing of the archive was changed but that it may hold parts without an
                 end, which readers skip.
         """
         self._need_key(begins=True)
         writer = _Writer(self, f"{clock_us():019d}-{os.urandom(8).hex()}")
         count, rest = 0, b""
-        for piece in lines:  # an export comes in chunks of any size
+        for piece in lines:
             *whole, rest = (rest + piece).split(b"\n")
             for line in whole:
                 writer.add(line + b"\n")
                 count += 1
+        if rest:
+            msg = f"lines: the last one is cut short, after {counted(count, 'line')}"
+            raise InvalidItemError(msg)
         writer.finish()
         return count
 
@@ -575,14 +582,25 @@ class _Writer:
     def add(self, line: bytes) -> None:
         """Add a line, in the order of the export."""
         if line.startswith(_STANDS_ALONE):
-            said = parse_line(line)["expired"]
-            self._hold(self._archive.place(said["app"], said["user"], None), line)
+            self._hold(self._place_of(parse_line(line).get("expired")), line)
             return
         if line.startswith(_BEGINS_SESSION):
             self._end(self._place)
-            said = parse_line(line)
-            self._place = self._archive.place(said["app"], said["user"], said["session"])
+            self._place = self._place_of(parse_line(line), "session")
+        elif not self._place:
+            raise InvalidItemError(f"line: expected a title first, got {line!r:.80}")
         self._hold(self._place, line)
+
+    def _place_of(self, said: Any, *names: str) -> str:
+        """Return the place that a line names.
+
+        Raises:
+            InvalidItemError: it names none.
+        """
+        wanted = ("app", "user", *names)
+        if not isinstance(said, dict) or not all(isinstance(said.get(n), str) for n in wanted):
+            raise InvalidItemError(f"line: expected texts as {', '.join(wanted)}, got {said!r:.80}")
+        return self._archive.place(said["app"], said["user"], said["session"] if names else None)
 
     def _hold(self, place: str, line: bytes) -> None:
         held = self._held.setdefault(place, bytearray())

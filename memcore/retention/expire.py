@@ -52,7 +52,7 @@ from memcore.rows.head import head_key
 from memcore.rows.item import split_body
 from memcore.rows.lifecycle import (
     REMOVED,
-    is_covered,
+    any_held,
     is_held,
     need_alive,
     read_lease,
@@ -64,7 +64,7 @@ from memcore.rows.lifecycle import (
 from memcore.rows.views import StoredView
 from memcore.session import Engine, SessionOptions, SessionRef, resume_removals, start_removal
 from memcore.session.memory import would_forget
-from memcore.session.rewrite import Rewritten, rewrite_planned, shown_instead
+from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.tail import renew, with_texts
 from memcore.state import header_key
 from memcore.store.interface import ReadTxn, Txn
@@ -671,7 +671,7 @@ def _carry_out(
         run.report.items += len(planned)
         run.report.bytes += sum(each.size for each in planned)
         return True
-    held: bool = run.engine.store.read(lambda txn: is_covered(txn, *place))
+    held: bool = run.engine.store.read(lambda txn: _is_family_held(txn, *place))
     if planned and held:
         run.report.held += len(planned)
         return False
@@ -709,6 +709,13 @@ def _marked(
         yield piece, mark if is_last else min(mark, keys.number_of(piece[-1].key))
 
 
+def _is_family_held(txn: ReadTxn, scope: int, session: int) -> bool:
+    """Return True if a hold covers a session or one forked from it, which shares its items."""
+    return any_held(txn) and any(
+        is_held(txn, scope, each) for each in family_of(txn, scope, session)
+    )
+
+
 def _write(
     txn: Txn,
     run: SweepRun,
@@ -720,7 +727,7 @@ def _write(
 ) -> Rewritten | None:
     """Write one piece with its mark; None under a legal hold."""
     need_alive(txn, place[0])
-    if is_covered(txn, *place) or head_of_session(txn, *place) is None:
+    if _is_family_held(txn, *place) or head_of_session(txn, *place) is None:
         return None
     key = session_terms(*place)
     terms = read_terms(txn, key)
@@ -754,11 +761,12 @@ def remove_session(
     """
     store = run.engine.store
 
-    def stands(txn: ReadTxn) -> tuple[bytes | None, ...]:
-        # And the state: within a millisecond, a change of it leaves the head as it was.
-        return txn.get(head_key(scope, session)), txn.get(header_key(scope, session))
+    def stands(txn: ReadTxn) -> tuple[Any, ...]:
+        # Within a millisecond, a change of the state or a checkpoint leaves the head as it was.
+        saved = list(checkpoint_numbers(txn, scope, session))
+        return txn.get(head_key(scope, session)), txn.get(header_key(scope, session)), saved
 
-    def look(txn: ReadTxn) -> tuple[tuple[bytes | None, ...] | None, bool, bool, int]:
+    def look(txn: ReadTxn) -> tuple[tuple[Any, ...] | None, bool, bool, int]:
         known = names.session_of(txn, scope, name) == session and is_due(txn)
         value = stands(txn) if known and txn.get(head_key(scope, session)) is not None else None
         size = 0 if value is None or not run.dry else _size_of_departing(txn, scope, session)

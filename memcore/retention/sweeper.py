@@ -87,7 +87,9 @@ def expire_fields(run: SweepRun, key: bytes, place: tuple[int, int]) -> None:
             run.report.checkpoints += len(due.checkpoints)
             return
         # Read before they are archived: what is written since then stays for the next sweep.
-        seen = run.engine.store.read(partial(_versions_of, place=place, fields=due.fields))
+        seen = None
+        if run.write is not None:
+            seen = run.engine.store.read(partial(_versions_of, place=place, fields=due.fields))
         if not run.archive(lambda exporter, due=due: exporter.fields(*place, due.fields)):  # type: ignore[misc]
             return
         done = run.engine.store.transact(
@@ -114,19 +116,21 @@ def _remove(
     place: tuple[int, int],
     asked: _Due,
     *,
-    seen: Mapping[str, bytes | None],
+    seen: Mapping[str, bytes | None] | None,
 ) -> tuple[int, int] | None:
     """Remove due fields and checkpoints; return their counts, or None under a new hold.
 
-    ``seen``: the versions of the fields that were archived, if there is an archive.
+    ``seen``: the versions of the fields that were archived; None without an archive.
     """
     need_alive(txn, place[0])
     if is_held(txn, place[0], place[1] or None):
         return None
     terms = read_terms(txn, key)
     due = _due(run, terms)
-    now = _versions_of(txn, place=place, fields=asked.fields) if run.write is not None else seen
-    fields = [name for name in asked.fields if name in due.fields and now[name] == seen[name]]
+    fields = [name for name in asked.fields if name in due.fields]
+    if seen is not None:
+        now = _versions_of(txn, place=place, fields=fields)
+        fields = [name for name in fields if now[name] == seen[name]]
     numbers = [number for number in asked.checkpoints if number in due.checkpoints]
     if place[1]:
         run.engine.drafts.flush_opened(txn, *place)

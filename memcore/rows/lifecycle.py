@@ -50,7 +50,6 @@ __all__ = [
     "held_in",
     "holds_in",
     "index_row",
-    "is_covered",
     "is_erased",
     "is_erasing",
     "is_held",
@@ -183,22 +182,6 @@ def _key(scope: int, session: int) -> bytes:
 def any_held(txn: ReadTxn) -> bool:
     """Return True if the database has a legal hold."""
     return txn.get(_COUNT) is not None
-
-
-def is_covered(txn: ReadTxn, scope: int, session: int) -> bool:
-    """Return True if a hold covers a session or one forked from it, which shares its items."""
-    if not any_held(txn):
-        return False
-    todo, seen = [session], {session}
-    while todo:
-        each = todo.pop()
-        if is_held(txn, scope, each):
-            return True
-        rows = keys.session_rows(scope, each, Row.CHILD)
-        children = {keys.number_of(key) for key, _ in txn.scan(rows, keys.after(rows))} - seen
-        seen |= children
-        todo += children
-    return False
 
 
 def is_held(txn: ReadTxn, scope: int, session: int | None = None) -> bool:

@@ -341,3 +341,21 @@ def test_without_a_ttl_nothing_is_swept(db):
     store = MemcoreStore(db, order="created")
     assert store.start_ttl_sweeper().done()
     assert store.stop_ttl_sweeper()
+
+
+def test_a_read_of_a_user_who_opts_out_meanwhile_refreshes_nothing(db, clock, monkeypatch):
+    scope = db.scope(user="u")
+    store = MemcoreStore(scope, ttl={"default_ttl": 60, "refresh_on_read": True})
+    store.put(("a",), "k", {"x": 1}, ttl=1)
+    clock.pass_minutes(0.5)
+    read = store._read
+
+    def opting_out(plan):
+        found = read(plan)
+        scope.opt_out_memory()
+        return found
+
+    monkeypatch.setattr(store, "_read", opting_out)
+    assert store.get(("a",), "k").value == {"x": 1}
+    monkeypatch.undo()
+    assert store.get(("a",), "k") is None

@@ -26,6 +26,7 @@ SECRETS = [
 KEYS = [
     "phone_number", "pwd", "card_no", "卡号", "手机", "student_id", "id", "token", "api_key",
     "value", "text", "x", "验证码", "order_id", "Authorization", "arguments", "no", "num",
+    "card of the user", "my phone is", "学生 of class", "code", "verify_code", "pin", "cardNumber2",
 ]  # fmt: skip
 AROUND = [
     "%s", "x%s", " %s ", "\t%s", "\n%s", "\\t%s", "\\n%s", "\u2028%s", '"%s"', "(%s)", "中%s中",
@@ -47,6 +48,8 @@ class Maker:
             value = value if isinstance(value, dict | list) else [value]
             form = pick.choice([{}, {"ensure_ascii": False}, {"indent": 1}])
             found = json.dumps(value, **form)
+            if pick.random() < 0.2:
+                found = found.replace("13912345678", pick.choice(["1.3912345678E10", "139e8"]))
             if pick.random() < 0.2:
                 found = pick.choice([" ", "\n", "\ufeff", "\u3000"]) + found
             if pick.random() < 0.1:
@@ -97,6 +100,9 @@ def test_what_passes_the_check_holds_nothing(seed: int, preset: str) -> None:
         '{"hosts":"web\\n10.20.30.40"}',
         '{"pwd"\n   \t    : 13912345678.0}',
         '{"card of the user":13912345678.0}',
+        '{"card of the user":[{"x": 1.39e10}]}',
+        '{"验证码":{"value":482913}}',
+        '{"my phone is":["中123-45-6789中"]}',
         '["#-----BEGIN RSA PRIVATE KEY"]',
     ],
 )

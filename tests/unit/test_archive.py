@@ -20,7 +20,7 @@ import memcore
 from memcore.cli.app import app
 from memcore.database import archive as module
 from memcore.database.archive import Archive
-from memcore.errors import KeyCopyError, NotFoundError, StorageError
+from memcore.errors import InvalidItemError, KeyCopyError, NotFoundError, StorageError
 
 KEY = bytes(range(32))
 LATER = 4_000_000_000.0
@@ -515,3 +515,22 @@ def test_without_the_extra_it_says_which(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(ImportError, match=r"memcore-db\[s3\]"):
         memcore.open_archive("s3://bucket/x")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b'{"expired":{"app":"a","user":"u"}}'],
+        [b'{"seq":1,"kind":"user"}\n'],
+        [b'{"expired":{"app":"a"}}\n'],
+        [b'{"expired":7}\n'],
+        [b'{"memcore":1,"app":"a","user":"u"}\n'],
+        [b'{"memcore":\n'],
+    ],
+    ids=["cut short", "no title", "no user", "no entry", "no session", "no JSON"],
+)
+def test_what_is_no_line_of_an_export_is_refused(archive: Archive, lines: list[bytes]) -> None:
+    with pytest.raises(InvalidItemError):
+        archive.write_lines(lines)
+    assert archive.sessions() == []
+    assert list(archive.lines()) == []

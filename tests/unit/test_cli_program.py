@@ -60,57 +60,40 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_version_needs_no_libraries() -> None:
+def loaded_by(*args: str) -> list[str]:
+    """What a verb prints, by line, and the modules that are loaded then."""
     code = (
-        "import sys; from memcore.cli import main; assert main(['--version']) == 0; "
+        "import sys; from memcore.cli import main; assert not main(sys.argv[1:]); "
         "print(*sys.modules, sep='\\n')"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *args],
         env=environment(),
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    first, *loaded = ran.stdout.split("\n")
+    return ran.stdout.split("\n")
+
+
+def test_the_version_needs_no_libraries() -> None:
+    first, *loaded = loaded_by("--version")
     assert first == f"memcore {memcore.__version__}"
     assert {"click", "rich", "memcore.cli.app"}.isdisjoint(loaded)
 
 
 def test_help_imports_no_verb() -> None:
     """So it is quick, and a verb that cannot be imported leaves the list of verbs whole."""
-    code = (
-        "import sys; from memcore.cli import main; main(['--help']); print(*sys.modules, sep='\\n')"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert not {f"memcore.cli.{verb.module}" for verb in VERBS.values()} & {*ran.stdout.split()}
+    lines = loaded_by("--help")
+    assert not {f"memcore.cli.{verb.module}" for verb in VERBS.values()} & {*lines}
     for name, verb in VERBS.items():
-        assert re.search(rf"^  {name} +{re.escape(verb.summary)}$", ran.stdout, re.MULTILINE)
+        assert any(re.fullmatch(rf"  {name} +{re.escape(verb.summary)}", line) for line in lines)
 
 
 def test_a_check_loads_only_what_the_file_has(store: Path) -> None:
     """A file without graphs, memories, blobs and an index is checked in 0.13 s instead of 0.16."""
-    code = (
-        "import sys; from memcore.cli import main; assert main(['check', '--store', sys.argv[1]]) "
-        "== 0; print(*sys.modules, sep='\\n')"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(store)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    first, *loaded = ran.stdout.split("\n")
+    first, *loaded = loaded_by("check", "--store", str(store))
     assert first.startswith("ok: 1 ")
     idle = (
         "memcore.graph.",
