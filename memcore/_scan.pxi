@@ -997,6 +997,7 @@ cpdef int key_context(str key) except -1:
 
 cdef enum:
     NUMBER_LEAST = 1000
+    NUMBER_DIGITS = 4   # of that number, and of the shortest text that a key makes sensitive
     BEGIN_CHARS = 10
     ID_DIGITS = 17
     LOOK_DEPTH_MAX = 200
@@ -1006,18 +1007,23 @@ cdef bint _json_may_hold(Scan *s) noexcept nogil:
     """Return True if JSON in a text may hold data that its serialised form hides from a scan.
 
     In a text, digits are judged by the words beside them, in JSON by all keys above them: here by
-    any word of the text that would give a key context.
+    any word of the text that would give a key context, if it has keys and enough digits.
     """
-    cdef Py_ssize_t i, at
+    cdef Py_ssize_t i, at, digits = 0
     cdef int run = 0, groups
-    cdef bint has_digit = False, has_word = s.context != 0
+    cdef bint has_key = False, has_word = s.context != 0
     cdef uint8_t c
     for i in range(s.n):
         c = s.t[i]
-        run = run + 1 if _PROPERTY[c] & P_DIGIT else 0
-        if run >= ID_DIGITS:
-            return True
-        has_digit = has_digit or run > 0
+        if _PROPERTY[c] & P_DIGIT:
+            digits += 1
+            run += 1
+            if run >= ID_DIGITS:
+                return True
+            continue
+        if run and (c == c'e' or c == c'E'):
+            digits += NUMBER_DIGITS  # an exponent: a large number of few digits
+        run = 0
         if c == c'\\':
             # The letter of an escape stands where the decoded text has no letter, so that a number
             # or key behind it seems to go on a word. Only an escaped quote is harmless.
@@ -1027,6 +1033,7 @@ cdef bint _json_may_hold(Scan *s) noexcept nogil:
             at = i
             while at > 0 and (_has(s, at - 1, P_SPACE | P_QUOTE) or s.t[at - 1] == c'\\'):
                 at -= 1
+                has_key = has_key or s.t[at] == c'"'
             groups = _groups_at(s, at, W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET
                                 | W_CODE | W_SURE)
             if groups & (W_PHONE | W_CARD | W_STUDENT | W_PASSWORD | W_SECRET):
@@ -1035,11 +1042,13 @@ cdef bint _json_may_hold(Scan *s) noexcept nogil:
         elif c == c'-' and s.n - i > BEGIN_CHARS:
             if memcmp(s.t + i, b"-----BEGIN", BEGIN_CHARS) == 0:
                 return True
-        if not has_word:
-            has_word = _groups_at(s, i + 1, W_PHONE | W_CARD | W_STUDENT) != 0
-        if has_digit and has_word:
-            return True
-    return False
+    if digits < NUMBER_DIGITS:
+        return False
+    if has_key and not has_word:
+        for i in range(1, s.n + 1):
+            if _groups_at(s, i, W_PHONE | W_CARD | W_STUDENT):
+                return True
+    return has_word
 
 
 cdef bint _text_may_hold(str text, int classes, int context) except -1:

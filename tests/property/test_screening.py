@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -109,3 +110,23 @@ def test_what_passes_the_check_holds_nothing(seed: int, preset: str) -> None:
 def test_escapes_and_blanks_hide_nothing(content: str) -> None:
     redaction = Redaction(redaction_policy("strict"), secret=b"s" * 32)
     assert holds_sensitive({"role": "tool", "content": content}, redaction._mask)
+
+
+SHORT = ["1", "123", "1234", "123456", 1, 123, 999, 1000, 9999, "1-2-3", "1.5e5", 1e5, "12 34"]
+
+
+@pytest.mark.parametrize("preset", POLICY_PRESETS)
+def test_few_digits_below_any_key_are_found_as_well(preset: str) -> None:
+    redaction = Redaction(redaction_policy(preset), secret=b"s" * 32)
+    walk = redaction.for_place("a", "u", "s")._walk
+    words = [*KEYS, "cvc", "otp", "student code", "account", "verification code", "call me"]
+    for word, value in itertools.product(words, SHORT):
+        for shape in (
+            {word: value}, {word: {"x": value}}, {"a": {word: [value]}},
+            {f"my {word} is": value}, {f"my {word} is": {"x": [value]}}, {f"{word}_x": value},
+        ):  # fmt: skip
+            for text in (json.dumps(shape), json.dumps([json.dumps(shape, ensure_ascii=False)])):
+                item = {"role": "tool", "content": text}
+                if not holds_sensitive(item, redaction._mask):
+                    found: Counter[str] = Counter()
+                    assert walk.value(item, found) is item, (found, item)
