@@ -68,7 +68,7 @@ def prune_threads(
 ) -> None:
     """Remove old checkpoints of graph threads, and the data referred to only by them.
 
-    Checkpoints from which delta channels of later ones are rebuilt stay. Stored content is read as
+    Checkpoints from which delta channels of later ones are rebuilt are hidden instead. Stored content is read as
     bytes: nothing named in it is imported or called.
     """
     need_choice(dry_run, yes, see="what would go", do="prune")

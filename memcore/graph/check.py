@@ -105,7 +105,7 @@ def leftovers_of(txn: ReadTxn, scope: int, name: str, number: int, *, now_ms: in
     strays = sum(
         1
         for namespace, _ in threads.namespaces_of(txn, place)
-        for _ in rows.stray_writes(txn, place, namespace)
+        for _ in rows.stray_writes(txn, place, namespace, now_ms=now_ms)
     )
     gone = counted(strays, "checkpoint that is", "checkpoints that are")
     return [f"{where}: pending writes of {gone} gone"] if strays else []
@@ -376,8 +376,8 @@ class Checking(Listing, Deltas):
         for thread in self._names(None):
             for namespace, number in self._namespaces(thread, None):
                 seen: set[tuple[str, object]] = set()
-                ids = self._read(partial(self._ids, thread=thread, number=number, coder=coder))
-                for checkpoint in ids:
+                look = partial(self._ids, thread=thread, number=number, coder=coder, pruned=True)
+                for checkpoint in self._read(look):
                     where = f"thread {thread!r:.60}, "
                     where += f"namespace {namespace!r:.60}, " if namespace else ""
                     look = partial(
@@ -392,12 +392,15 @@ class Checking(Listing, Deltas):
                     for finding in self._read(look):
                         yield f"{where}checkpoint {checkpoint!r:.60}{finding}"
 
-    def _ids(self, txn: ReadTxn, *, thread: str, number: int, coder: Coder) -> list[str]:
+    def _ids(
+        self, txn: ReadTxn, *, thread: str, number: int, coder: Coder, pruned: bool
+    ) -> list[str]:
         view = self._view(txn, thread, coder)
         if view is None:
             return []
         prefix = rows.checkpoints_of(view.place, number)
-        return [rows.id_in(key) for key, _ in txn.scan(prefix, keys.after(prefix))]
+        found = txn.scan(prefix, keys.after(prefix))
+        return [rows.id_in(key) for key, value in found if pruned or not rows.is_pruned(key, value)]
 
     def _checked(
         self,
@@ -453,8 +456,8 @@ class Checking(Listing, Deltas):
     ) -> tuple[RecoveredNamespace, list[_Broken]]:
         one = RecoveredNamespace(space[0])
         broken: list[_Broken] = []
-        ids = self._read(partial(self._ids, thread=thread, number=space[1], coder=coder))
-        for checkpoint in reversed(ids):
+        look = partial(self._ids, thread=thread, number=space[1], coder=coder, pruned=False)
+        for checkpoint in reversed(self._read(look)):
             look = partial(
                 self._broken, thread=thread, space=space, checkpoint=checkpoint, coder=coder
             )

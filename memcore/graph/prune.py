@@ -1,13 +1,13 @@
 """Deletion of checkpoints by age, count, run or thread; copies of threads.
 
 A checkpoint whose channels are stored as deltas is rebuilt from its ancestors, back to the nearest
-one with a value, so the ancestors that a kept checkpoint is rebuilt from are kept as well.
+one with a value. So the ancestors that a kept checkpoint is rebuilt from stay, but marked as pruned:
+what they were rebuilt from may go, and then only their descendants can be read.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +38,7 @@ from memcore.options import counted
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.lifecycle import drop_terms, is_erased, need_free, thread_terms
+from memcore.store.datafile import GRAPH_ROWS
 from memcore.store.interface import DeleteBudget, ReadTxn, Stale, Steps, Txn
 
 __all__ = [
@@ -89,7 +90,7 @@ class PrunePlan:
     """By namespace, oldest first."""
     kept: dict[int, list[str]] = field(default_factory=dict)
     needed: dict[int, list[str]] = field(default_factory=dict)
-    """Checkpoints that the rule selected, but from which others are rebuilt."""
+    """Checkpoints that the rule selected, but from which others are rebuilt: to be marked."""
     order: list[tuple[int, str]] = field(default_factory=list)
     """The doomed checkpoints of all namespaces, each before its parent."""
     strays: list[tuple[int, str]] = field(default_factory=list)
@@ -112,7 +113,7 @@ class Pruned:
 
     checkpoints: int = 0
     needed: int = 0
-    """Checkpoints kept because others are rebuilt from them."""
+    """Checkpoints hidden instead, because others are rebuilt from them."""
     strays: int = 0
     """Checkpoints deleted earlier whose writes were deleted now."""
     values: int = 0
@@ -128,8 +129,9 @@ Found = dict[str, PruneCandidate]
 class Planner:
     """Applies a rule to a thread, in time linear in the number of its checkpoints."""
 
-    def __init__(self, txn: ReadTxn, thread: Thread, coder: Coder) -> None:
+    def __init__(self, txn: ReadTxn, thread: Thread, coder: Coder, *, now_ms: int) -> None:
         self._txn = txn
+        self._now_ms = now_ms
         self._place = thread.place
         self._pool = thread.pool
         self._coder = coder
@@ -137,6 +139,8 @@ class Planner:
         """Results of ``_value`` by namespace, channel and version."""
         self._stamped: set[str] = set()
         """Checkpoints of the current namespace written or needed since the sweep began."""
+        self._pruned: set[str] = set()
+        """Those of the current namespace that an earlier prune has marked."""
 
     def plan(self, rule: Rule, *, epoch: int | None = None) -> PrunePlan:
         """Plan the deletions of a rule.
@@ -145,20 +149,20 @@ class Planner:
         """
         plan = PrunePlan(self._place, self._pool)
         for number, namespace in threads.namespaces_of(self._txn, self._place):
-            self._stamped = set()
+            self._stamped, self._pruned = set(), set()
             found = {one.checkpoint: one for one in self._candidates(number, namespace, epoch)}
-            doomed = rule(list(found.values())) - self._stamped
+            seen = [one for one in found.values() if one.checkpoint not in self._pruned]
+            doomed = (rule(seen) | self._pruned) - self._stamped
             needed = self._rebuilt_from(number, doomed, found)
             going = doomed - needed
             plan.doomed[number] = [name for name in found if name in going]
-            plan.kept[number] = [name for name in found if name not in going]
-            plan.needed[number] = sorted(doomed & needed)
-            plan.strays += [
-                (number, name) for name in rows.stray_writes(self._txn, self._place, number)
-            ]
+            plan.kept[number] = [one.checkpoint for one in seen if one.checkpoint not in doomed]
+            plan.needed[number] = sorted((doomed & needed) - self._pruned)
+            strays = rows.stray_writes(self._txn, self._place, number, now_ms=self._now_ms)
+            plan.strays += [(number, name) for name in strays]
             plan.order += [(number, name) for name in _children_first(plan.doomed[number], found)]
             values = rows.values_of(self._place, number)
-            for name in plan.kept[number]:
+            for name in found.keys() - going:
                 for channel, version in rows.versions_in(found[name].body).items():
                     plan.values.add(rows.value_under(values, channel, version))
         if epoch is not None:
@@ -190,6 +194,8 @@ class Planner:
                 raise CorruptValueError(msg, key=key)
             if epoch is not None and rows.stamp_of(value) >= epoch:
                 self._stamped.add(row.checkpoint)
+            if row.pruned:
+                self._pruned.add(row.checkpoint)
             yield PruneCandidate(namespace, row.checkpoint, row.parent, metadata, body)
 
     def _rebuilt_from(self, number: int, doomed: set[str], found: Found) -> set[str]:
@@ -302,12 +308,13 @@ def _children_first(going: list[str], found: Found) -> list[str]:
 #    stamp a checkpoint, its parent, and every value that it names with the epoch.
 # 2. On one snapshot of that epoch the rule selects the checkpoints to delete. Stamped ones are
 #    kept: they were written in the meantime, or are needed by one that was.
-# 3. Piece by piece, checkpoints are deleted with their writes, each before its parent; then late
-#    writes of deleted checkpoints; then values that no kept checkpoint names; then chunks. Rows
-#    written after the snapshot, or stamped by then, are kept.
+# 3. Piece by piece, the selected checkpoints that others are rebuilt from are marked as pruned, and
+#    only then the rest deleted with their writes, each before its parent; then late writes of
+#    deleted checkpoints; then values that no stored checkpoint names; then chunks. Rows written
+#    after the snapshot, or stamped by then, are kept.
 #
-# So concurrent writes invalidate nothing. An interrupted prune can be run again: every remaining
-# checkpoint is complete.
+# So concurrent writes invalidate nothing. An interrupted prune can be run again: every checkpoint
+# that is not marked is complete.
 
 
 def prune(
@@ -325,7 +332,9 @@ def prune(
     """
     done = Pruned()
     made: PrunePlan | None = read(plan(None))
-    if made is None or not (made.order or made.strays or made.pool.sweeping):
+    if made is None or not (
+        made.order or made.strays or made.pool.sweeping or any(made.needed.values())
+    ):
         return done
     epoch: int | None = None
     idle = 0
@@ -337,9 +346,10 @@ def prune(
         if found is None or epoch is None:
             return done  # the thread was deleted
         made = found
-        done.needed = sum(map(len, made.needed.values()))
         try:
-            if (yield from _remove_checkpoints(made, epoch, done)):
+            if (yield from _mark_needed(made, epoch, done)) and (
+                yield from _remove_checkpoints(made, epoch, done)
+            ):
                 yield from _remove_strays(made, epoch, done)
                 yield from _remove_values(made, epoch, done)
                 break
@@ -374,6 +384,35 @@ def _begin(txn: Txn, place: Place) -> int | None:
     if not threads.is_alive(txn, place):
         return None
     return sweeping.begin(txn, place.scope, place.pool)
+
+
+def _mark_needed(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool]:
+    """Mark the checkpoints that others are rebuilt from; raises as ``_remove_checkpoints``.
+
+    It comes before the first deletion, so that nobody reads or forks one that is incomplete.
+    False if a new checkpoint needs one of them: replan the rest.
+    """
+    marked = [(number, name) for number, names in plan.needed.items() for name in names]
+    for at in range(0, len(marked), PIECE_ROWS):
+        piece = marked[at : at + PIECE_ROWS]
+        gone = yield partial(_mark_piece, place=plan.place, piece=piece, epoch=epoch)
+        if gone is None:
+            return False
+        done.needed += gone
+    return True
+
+
+def _mark_piece(txn: Txn, place: Place, piece: list[tuple[int, str]], epoch: int) -> int | None:
+    """Mark some checkpoints; returns their number, None and marks none if one was stamped."""
+    _need_sweep(txn, place, epoch)
+    found = [(key, txn.get(key)) for key in (rows.checkpoint_key(place, *one) for one in piece)]
+    if any(value is not None and rows.stamp_of(value) >= epoch for _, value in found):
+        return None
+    txn.need_feature(GRAPH_ROWS)
+    there = [(key, value) for key, value in found if value is not None]
+    for key, value in there:
+        rows.mark_pruned(txn, key, value)
+    return len(there)
 
 
 def _remove_checkpoints(plan: PrunePlan, epoch: int, done: Pruned) -> Steps[bool]:
@@ -492,13 +531,6 @@ def _remove_unneeded(txn: Txn, place: Place, unneeded: list[bytes], epoch: int) 
 
 # --- Prune rules, and the age of checkpoints and threads ------------------------------------------
 
-_UUID6: Final = re.compile(
-    r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-)
-"""Ids of LangGraph's checkpoints: the high bits of a time come first, in clear in every file."""
-_UUID_EPOCH: Final = 0x01B21DD213814000
-"""The Unix epoch in the unit of a UUID, tenths of a microsecond since 1582."""
-
 
 def keep_rule(
     *, keep_last: int = 1, max_age_seconds: float | None = None, now: float | None = None
@@ -568,7 +600,7 @@ def changed_ms(txn: ReadTxn, place: Place) -> int | None:
     for number, _ in threads.namespaces_of(txn, place):
         newest = rows.newest(txn, place, number)
         if newest is not None:
-            found = _id_ms(newest)
+            found = rows.time_in_id(newest)
             if found is None:
                 found = _stored_ms(txn, place, number, newest)
             if found is None:
@@ -605,18 +637,11 @@ def _stored_ms(txn: ReadTxn, place: Place, number: int, checkpoint: str) -> int 
 
 def _time_ms(checkpoint: str, body: Any) -> int | None:
     """Creation time of a checkpoint, in milliseconds since the epoch; None: unknown."""
-    found = _id_ms(checkpoint)
+    found = rows.time_in_id(checkpoint)
     if found is None:
         made = _made_at(body)
         found = None if math.isinf(made) else int(made * 1000)
     return found
-
-
-def _id_ms(checkpoint: str) -> int | None:
-    found = _UUID6.fullmatch(checkpoint)
-    if found is None:
-        return None
-    return (int("".join(found.groups()), 16) - _UUID_EPOCH) // 10_000
 
 
 def run_rule(run_ids: Sequence[str]) -> Rule:

@@ -142,7 +142,7 @@ class GraphReader:
         self, view: ThreadView, namespace: str, number: int, checkpoint: str
     ) -> StoredCheckpoint | None:
         row = self._row(view, number, checkpoint)
-        if row is None:
+        if row is None or row.pruned:
             return None
         return self._whole(view, namespace, number, checkpoint, row)
 
@@ -446,16 +446,16 @@ def _rows_below(
             return [], None
         key = rows.checkpoint_key(place, number, asked.checkpoint)
         value = txn.get(key)
-        return ([] if value is None else [(key, value)]), None
-    prefix = rows.checkpoints_of(place, number)
-    stop = keys.after(prefix) if below is None else prefix + rows.bound(below)
-    found = list(txn.scan(prefix, stop, reverse=True, limit=asked.page))
+        return ([] if value is None or rows.is_pruned(key, value) else [(key, value)]), None
+    found = rows.newest_rows(
+        txn, place, number, limit=asked.page, below=None if below is None else rows.bound(below)
+    )
     return found, rows.id_in(found[-1][0]) if len(found) == asked.page else None
 
 
 def _has_checkpoints(txn: ReadTxn, place: rows.Place) -> bool:
     prefix = keys.thread_rows(place.scope, place.thread, ThreadRow.CHECKPOINT)
-    return any(True for _ in txn.scan(prefix, keys.after(prefix), limit=1))
+    return any(not rows.is_pruned(*row) for row in txn.scan(prefix, keys.after(prefix)))
 
 
 # --- Histories of channels stored as deltas: writes along the ancestors ---------------------------
@@ -499,6 +499,8 @@ class Deltas(GraphReader):
     ) -> dict[str, Delta]:
         found = {channel: Delta() for channel in channels}
         row = None if wanted is None else self._row(view, number, wanted)
+        if row is not None and row.pruned:
+            return found
         seen = {wanted}
         missing = set(channels)
         steps: dict[str, list[list[tuple[str, str, object]]]] = {name: [] for name in channels}

@@ -72,6 +72,7 @@ _INDEX_BIAS: Final = 64
 """Offset of the indices of writes: those of special writes are negative, down to -4 so far."""
 _HAS_PARENT: Final = 1
 _IS_COMPLETE: Final = 2
+_IS_PRUNED: Final = 4
 _ID_END: Final = b"\x01"
 """Follows an id in the key of its writes; FF instead would continue the id, as an escaped NUL."""
 _PACKED: Final = re.compile(rb"(?:[^\x00]|\x00\xff)*\x00", re.DOTALL)
@@ -83,6 +84,14 @@ _STAMP_BYTES: Final = 8
 _THREAD_BYTES: Final = 17
 """Kind, scope and thread at the start of a key."""
 _TAG_BYTES: Final = 16
+_AWAITED_MS: Final = 60 * 60 * 1000
+"""Time that pending writes, or a new thread, may wait for a checkpoint, in milliseconds."""
+_UUID6: Final = re.compile(
+    r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+)
+"""Ids of LangGraph's checkpoints: the high bits of a time come first, in clear in every file."""
+_UUID_EPOCH: Final = 0x01B21DD213814000
+"""The Unix epoch in the unit of a UUID, tenths of a microsecond since 1582."""
 Version = str | int | float
 """Types of a channel's version."""
 
@@ -110,6 +119,12 @@ class GraphCheckpointRow:
 
     A version without a row has since been lost. Rows of earlier versions of memcore are not
     complete: there, a version without a row may be that of an empty channel.
+    """
+    pruned: bool = False
+    """True if a prune selected it, and it is stored only because later ones are rebuilt from it.
+
+    Its own delta channels can no longer be rebuilt, so that only the walk along the ancestors of
+    another checkpoint may see it.
     """
 
     @classmethod
@@ -145,7 +160,8 @@ class GraphCheckpointRow:
     def pack(self) -> bytes:
         """``flags u8 | text parent | text metadata | typed body``."""
         parent = b"" if self.parent is None else _utf8(self.parent)
-        flags = _HAS_PARENT * (self.parent is not None) | _IS_COMPLETE * self.complete
+        flags = _HAS_PARENT * (self.parent is not None)
+        flags |= _IS_COMPLETE * self.complete | _IS_PRUNED * self.pruned
         return (
             bytes((flags,))
             + text(parent)
@@ -165,8 +181,14 @@ class GraphCheckpointRow:
         parent = reader.string()
         metadata = unpack_typed(reader.text())
         body = unpack_typed(reader.rest())
-        named = parent if flags & _HAS_PARENT else None
-        return cls(id_in(key), named, metadata, body, complete=bool(flags & _IS_COMPLETE))
+        return cls(
+            id_in(key),
+            parent if flags & _HAS_PARENT else None,
+            metadata,
+            body,
+            complete=bool(flags & _IS_COMPLETE),
+            pruned=bool(flags & _IS_PRUNED),
+        )
 
 
 @record(frozen=True, slots=True)
@@ -234,6 +256,14 @@ def id_in(key: bytes) -> str:
     return keys.unpack_text(key[22:])
 
 
+def time_in_id(checkpoint: str) -> int | None:
+    """The time in an id of LangGraph's, in milliseconds since the epoch; None: it has none."""
+    found = _UUID6.fullmatch(checkpoint)
+    if found is None:
+        return None
+    return (int("".join(found.groups()), 16) - _UUID_EPOCH) // 10_000
+
+
 def namespace_in(key: bytes) -> int:
     """The number of the namespace in the key of a checkpoint, of a value or of writes."""
     return int.from_bytes(key[18:22], "big")
@@ -249,10 +279,46 @@ def bound(checkpoint: str) -> bytes:
 
 def newest(txn: ReadTxn, place: Place, namespace: int) -> str | None:
     """The greatest checkpoint id of a namespace; None if it has no checkpoint."""
+    found = newest_rows(txn, place, namespace, limit=1)
+    return id_in(found[0][0]) if found else None
+
+
+def newest_rows(
+    txn: ReadTxn, place: Place, namespace: int, *, limit: int, below: bytes | None = None
+) -> list[tuple[bytes, bytes]]:
+    """Read the rows of the greatest checkpoint ids, greatest first, without the pruned ones.
+
+    ``below`` ends the range, as packed by ``bound``; None: no end.
+    """
     prefix = checkpoints_of(place, namespace)
-    for key, _ in txn.scan(prefix, keys.after(prefix), reverse=True, limit=1):
-        return id_in(key)
-    return None
+    stop = keys.after(prefix) if below is None else prefix + below
+    found: list[tuple[bytes, bytes]] = []
+    while len(found) < limit:
+        page = list(txn.scan(prefix, stop, reverse=True, limit=limit))
+        found += [row for row in page if not is_pruned(*row)]
+        if len(page) < limit:
+            break
+        stop = page[-1][0]
+    return found[:limit]
+
+
+def is_pruned(key: bytes, value: bytes) -> bool:
+    """Return whether a checkpoint's row is ``GraphCheckpointRow.pruned``.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    return bool(NodeReader(open_value(key, value)[1]).take(1)[0] & _IS_PRUNED)
+
+
+def mark_pruned(txn: Txn, key: bytes, value: bytes) -> None:
+    """Make a checkpoint's row ``GraphCheckpointRow.pruned``.
+
+    Raises:
+        CorruptValueError: it is damaged.
+    """
+    row = replace(GraphCheckpointRow.unpack(key, value), pruned=True)
+    put_row(txn, key, row.pack(), 0)
 
 
 def value_key(place: Place, namespace: int, channel: str, version: Version) -> bytes:
@@ -295,11 +361,11 @@ def writes_key(place: Place, namespace: int, checkpoint: str, task: str) -> byte
     return keys.name_key(writes_of(place, namespace, checkpoint), task)
 
 
-def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
+def stray_writes(txn: ReadTxn, place: Place, namespace: int, *, now_ms: int) -> Iterator[str]:
     """Yield the ids of deleted checkpoints that still have pending writes.
 
-    Writes may arrive before their checkpoint, which will then be the newest one: none is expected
-    below the newest checkpoint.
+    Writes may arrive before their checkpoint. Unless another run has overtaken it, that will be
+    the newest one; and where the id tells its time, it is awaited for as long as a thread is.
     """
     last = newest(txn, place, namespace)
     if last is None:
@@ -314,7 +380,10 @@ def stray_writes(txn: ReadTxn, place: Place, namespace: int) -> Iterator[str]:
             msg = f"the key {row[0].hex()} of pending writes is malformed; run 'memcore check'"
             raise CorruptValueError(msg, key=row[0])
         if txn.get(checkpoints + packed[0]) is None:
-            yield keys.unpack_text(packed[0])
+            name = keys.unpack_text(packed[0])
+            made_ms = time_in_id(name)
+            if made_ms is None or made_ms < now_ms - _AWAITED_MS:
+                yield name
         start = keys.after(prefix + packed[0] + _ID_END)
 
 
@@ -646,8 +715,6 @@ def unpack_chunk(key: bytes, value: bytes) -> Typed:
 
 _HEAD: Final = Struct(">QQ")
 _NUMBER: Final = Struct(">I")
-_ABANDONED_MS: Final = 60 * 60 * 1000
-"""Time that a thread may wait for its first checkpoint, in milliseconds."""
 
 
 @record(frozen=True, slots=True)
@@ -702,7 +769,7 @@ def is_abandoned(txn: ReadTxn, scope: int, thread: int, *, now_ms: int) -> bool:
     prefix = keys.thread_rows(scope, thread, ThreadRow.CHECKPOINT)
     if next(iter(txn.scan(prefix, keys.after(prefix), limit=1)), None) is not None:
         return False
-    is_old = read_head(txn, scope, thread)[1] < now_ms - _ABANDONED_MS
+    is_old = read_head(txn, scope, thread)[1] < now_ms - _AWAITED_MS
     return is_old and read_terms(txn, thread_terms(scope, thread)).is_empty
 
 

@@ -200,7 +200,9 @@ class GraphStore(Listing, Deltas):
         if shared is not None:
             scope, pool = shared.scope, shared.pool
             epoch = yield partial(sweeping.begin, scope=scope, pool=pool)
-            if epoch is not None:
+            # Who cannot read what the copies of the thread refer to cannot tell what they need: the
+            # pool stays marked, and a prune of any of them by their serialiser sweeps it.
+            if epoch is not None and self._read(partial(_opens, place=shared, coder=coder)):
                 yield from sweeping.sweep(self._read, scope, pool, epoch, coder)
         return bool(found)
 
@@ -281,11 +283,20 @@ class GraphStore(Listing, Deltas):
             found = None if scope is None else threads.thread_of(txn, scope, thread)
             if found is None:
                 return None
-            made = Planner(txn, found, coder).plan(rule, epoch=epoch)
+            made = Planner(txn, found, coder, now_ms=self._now_ms()).plan(rule, epoch=epoch)
             made.abandoned = self._is_abandoned(txn, thread)
             return made
 
         return plan
+
+
+def _opens(txn: ReadTxn, *, place: Place, coder: Coder) -> bool:
+    """Return whether a coder can open the key of the thread's pool."""
+    row = threads.read_pool(txn, place.scope, place.pool)
+    try:
+        return row is not None and bool(threads.key_of(row, coder))
+    except CorruptValueError:
+        return False
 
 
 def store_of(graph: GraphStore) -> Store:

@@ -179,7 +179,7 @@ class Writing:
         def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
             if new.follows:
                 _need_newest(txn, place, number, new)
-            if pool.epoch > 1 and not _has_parent(txn, place, number, new):
+            if not _has_parent(txn, place, number, new):
                 if not whole:
                     raise Orphaned
                 _need_values(new)
@@ -468,9 +468,13 @@ def _complete(
 
 
 def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
-    if new.parent is None or place is None or number is None:
+    if new.parent is None:
         return True
-    return txn.get(rows.checkpoint_key(place, number, new.parent)) is not None
+    if place is None or number is None:
+        return False
+    key = rows.checkpoint_key(place, number, new.parent)
+    value = txn.get(key)
+    return value is not None and not rows.is_pruned(key, value)
 
 
 def _need_values(new: NewCheckpoint) -> None:
@@ -483,8 +487,8 @@ def _need_values(new: NewCheckpoint) -> None:
     for channel in rows.versions_in(new.body):
         if rows.is_delta(new.metadata, channel) and held.get(channel, (0, MISSING))[1] is MISSING:
             msg = (
-                f"checkpoint {new.checkpoint[:40]!r} has the parent {new.parent!r:.42}, which was "
-                f"pruned, and channel {channel!r:.60} is rebuilt from it: read the state again"
+                f"checkpoint {new.checkpoint[:40]!r} has the parent {new.parent!r:.42}, which is "
+                f"gone, and channel {channel!r:.60} is rebuilt from it: read the state again"
             )
             raise StaleParentError(msg, parent=new.parent, newest=None)
 

@@ -218,7 +218,7 @@ def _pruned(run: SweepRun, scope: int, name: str, rule: Rule) -> int:
     if plan is None:
         return 0
     count = sum(map(len, plan.doomed.values()))
-    if run.dry or not (count or plan.strays or plan.abandoned):
+    if run.dry or not (count or plan.strays or plan.abandoned or any(plan.needed.values())):
         return count
     if run.write is not None:
         run.report.kept += count  # as in remove_thread

@@ -294,6 +294,11 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all(db):
         (SearchOp(("a",), {"n": {"$gt": 1, "m": 2}}), InvalidOptionError),
         (SearchOp(("a",), {"n": [{"m": {"$lte": "x"}}]}), InvalidOptionError),
         (SearchOp(("a",), {1: 2}), InvalidOptionError),
+        (SearchOp(("a",), [1]), InvalidOptionError),
+        (SearchOp(("a",), query=5), InvalidOptionError),
+        (SearchOp(("a",), limit=1.5), InvalidOptionError),
+        (PutOp(("a",), "k", {}, index="title"), InvalidOptionError),
+        (PutOp(("a",), "k", {}, index=[5]), InvalidOptionError),
         (ListNamespacesOp((MatchCondition("infix", ("a",)),)), InvalidOptionError),
         ("put", InvalidOptionError),
     ]:  # fmt: skip

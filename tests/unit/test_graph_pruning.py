@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -137,7 +138,70 @@ def test_a_fork_of_deltas_keeps_what_it_is_rebuilt_from(db: memcore.Database) ->
     drive(graph, pruning(graph), arrive)
     assert graph.deltas("t", "", "0010-x", ["d"], CODER)["d"].seed == "seed"
     left = [one.checkpoint for one in graph.checkpoints("t", "", CODER)]
-    assert left == ["0059", "0010-x", *(f"{at:04}" for at in range(10, -1, -1))]
+    assert left == ["0059", "0010-x", "0010"], "the others are there only to rebuild it from"
+
+
+def test_what_stays_only_to_rebuild_others_is_neither_read_nor_forked(
+    db: memcore.Database,
+) -> None:
+    """Two channels with snapshots at different checkpoints: 2 to 5 stay for 6, without 0 and 1."""
+    graph = db.scope().graph
+    snapshots = {"d": (0, 4), "e": (0, 2)}
+    meta = {"counters_since_delta_snapshot": {"d": [1, 1], "e": [1, 1]}}
+    for at in range(7):
+        versions = {name: f"{name}{at}" for name in snapshots}
+        values = {
+            name: (versions[name], f"snapshot {name}{at}" if at in snapshots[name] else MISSING)
+            for name in snapshots
+        }
+        parent = f"{at - 1:02}" if at else None
+        body = {"channel_versions": versions}
+        graph.put("t", "", NewCheckpoint(f"{at:02}", parent, body, meta, values), CODER)
+        graph.put_writes("t", "", NewWrites(f"{at:02}", "task", "", [(0, "d", at)]), CODER)
+    before = graph.deltas("t", "", "06", ["d", "e"], CODER)
+    for attempt in range(2):
+        plan = graph.would_prune("t", keep(1), CODER)
+        assert plan is not None
+        assert [len(ids) for ids in plan.needed.values()] == [0 if attempt else 4]
+        done = graph.prune("t", keep(1), CODER)
+        assert (done.checkpoints, done.needed) == ((0, 0) if attempt else (2, 4))
+        assert [one.checkpoint for one in graph.checkpoints("t", "", CODER)] == ["06"]
+        assert [one.checkpoint for one in graph.checkpoints("t", "", CODER, checkpoint="05")] == []
+        assert graph.get("t", "", "05", CODER) is None
+        assert graph.deltas("t", "", "05", ["d"], CODER)["d"].writes == []
+        assert graph.deltas("t", "", "06", ["d", "e"], CODER) == before
+    fork = {"channel_versions": {"d": "f", "e": "f"}}
+    absent = {"d": ("f", MISSING), "e": ("f", MISSING)}
+    with pytest.raises(StaleParentError, match="'03', which is gone"):
+        graph.put("t", "", NewCheckpoint("99", "03", fork, meta, absent), CODER)
+    assert db.check() == []
+    body = {"channel_versions": {"d": "7", "e": "7"}}
+    values = {name: ("7", f"snapshot {name}7") for name in snapshots}
+    graph.put("t", "", NewCheckpoint("07", "06", body, meta, values), CODER)
+    graph.prune("t", keep(1), CODER)
+    assert sum(key[17] == ThreadRow.CHECKPOINT for key in rows_under(db, Kind.THREAD)) == 1
+
+
+def test_writes_wait_for_a_checkpoint_that_another_run_overtook(
+    db: memcore.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = db.scope().graph
+    now = f"{time.time_ns() // 100 + 0x01B21DD213814000:015x}"
+    ids = [f"{now[:8]}-{now[8:12]}-6{now[12:]}-8000-{at:012}" for at in range(3)]  # LangGraph's
+    put = [NewCheckpoint(name, None, {"channel_versions": {}}, {}, {}) for name in ids]
+    graph.put("t", "", put[0], CODER)
+    graph.put_writes("t", "", NewWrites(ids[1], "task", "", [(0, "d", "mine")]), CODER)
+    graph.put("t", "", put[2], CODER)  # of another run
+    assert graph.prune("t", keep(9), CODER).strays == 0
+    assert graph.leftovers() == []
+    graph.put("t", "", put[1], CODER)
+    found = graph.get("t", "", ids[1], CODER)
+    assert found is not None
+    assert found.writes == [("task", "d", "mine")]
+    graph.prune("t", lambda _: {ids[1]}, CODER)
+    graph.put_writes("t", "", NewWrites(ids[1], "task", "", [(0, "d", "late")]), CODER)
+    two_hours_pass(graph, monkeypatch)
+    assert graph.prune("t", keep(9), CODER).strays == 1
 
 
 def test_deltas_to_what_was_pruned_are_refused(db: memcore.Database) -> None:
@@ -150,7 +214,7 @@ def test_deltas_to_what_was_pruned_are_refused(db: memcore.Database) -> None:
     graph.prune("t", keep(1), CODER)
     meta = {"counters_since_delta_snapshot": {"d": [1, 1]}}
     new = NewCheckpoint("4", "1", {"channel_versions": {"d": "4"}}, meta, {"d": ("4", MISSING)})
-    with pytest.raises(StaleParentError, match="'1', which was pruned, and channel 'd' is rebuilt"):
+    with pytest.raises(StaleParentError, match="'1', which is gone, and channel 'd' is rebuilt"):
         graph.put("t", "", new, CODER)
     assert [one.checkpoint for one in graph.checkpoints("t", "", CODER)] == ["3"]
 

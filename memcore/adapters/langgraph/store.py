@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -51,7 +51,15 @@ from memcore.database.scope import engine_of, rows_of, scope_filter_of
 from memcore.errors import ClosedError, InvalidOptionError, MemcoreError
 from memcore.faces import logger
 from memcore.kv import KeyValue, KeyValueTxn, KeyValueView
-from memcore.options import checked_bool, checked_choice, checked_share, need_known
+from memcore.options import (
+    checked_bool,
+    checked_choice,
+    checked_optional_text,
+    checked_share,
+    checked_texts,
+    need_instance,
+    need_known,
+)
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.session import Engine
 from memcore.telemetry import adapting, adapts
@@ -178,6 +186,8 @@ class Plan:
         validate_op_namespace(op)
         if isinstance(op, PutOp):
             namespace, key = tuple(op.namespace), str(op.key)
+            if op.index not in (None, False):
+                checked_texts("index", op.index)
             row = None
             if op.value is not None:
                 row = ItemRow.of(namespace, key, op.value, ttl_ms=_ttl_ms(op.ttl))
@@ -186,7 +196,12 @@ class Plan:
             self._values[namespace, key] = op.value, op.index
             self._put_ops += 1
         elif isinstance(op, SearchOp):
+            if op.filter is not None:
+                need_instance("filter", op.filter, Mapping, what="a mapping of fields, or None")
             check_filter(op.filter)
+            checked_optional_text("query", op.query)
+            for name, number in (("limit", op.limit), ("offset", op.offset)):
+                need_instance(name, number, int, what="an int")
             self.is_short = False
         elif isinstance(op, ListNamespacesOp):
             self.is_short = False
