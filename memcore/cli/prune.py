@@ -68,8 +68,8 @@ def prune_threads(
 ) -> None:
     """Remove old checkpoints of graph threads, and the data referred to only by them.
 
-    Checkpoints from which delta channels of later ones are rebuilt are hidden instead. Stored content is read as
-    bytes: nothing named in it is imported or called.
+    Those from which delta channels of later ones are rebuilt are hidden instead. Stored content is
+    read as bytes: nothing named in it is imported or called.
     """
     need_choice(dry_run, yes, see="what would go", do="prune")
     age = None if max_age_days is None else max_age_days * _DAY_SECONDS

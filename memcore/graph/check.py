@@ -456,8 +456,8 @@ class Checking(Listing, Deltas):
     ) -> tuple[RecoveredNamespace, list[_Broken]]:
         one = RecoveredNamespace(space[0])
         broken: list[_Broken] = []
-        look = partial(self._ids, thread=thread, number=space[1], coder=coder, pruned=False)
-        for checkpoint in reversed(self._read(look)):
+        find = partial(self._ids, thread=thread, number=space[1], coder=coder, pruned=False)
+        for checkpoint in reversed(self._read(find)):
             look = partial(
                 self._broken, thread=thread, space=space, checkpoint=checkpoint, coder=coder
             )

@@ -1,8 +1,8 @@
 """Deletion of checkpoints by age, count, run or thread; copies of threads.
 
 A checkpoint whose channels are stored as deltas is rebuilt from its ancestors, back to the nearest
-one with a value. So the ancestors that a kept checkpoint is rebuilt from stay, but marked as pruned:
-what they were rebuilt from may go, and then only their descendants can be read.
+one with a value. So the ancestors that a kept checkpoint is rebuilt from stay, marked as pruned:
+what they were rebuilt from themselves may go, and then only their descendants can be read.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
 """Prepares a closure's writes; the last argument is true if the parent was found missing."""
 Prepared = Callable[[Txn, Place, int, int], None]
 """Writes the prepared rows of a namespace, with the epoch of the running sweep (0: none)."""
-Admit = Callable[[Txn, Place | None, int | None, Pool], None]
+Admit = Callable[[Txn, Place | None, int | None], None]
 """Raises if the prepared write may not be stored in the current state of the thread."""
 Chunks = list[tuple[bytes, Typed]]
 
@@ -176,7 +176,7 @@ class Writing:
                 has_runs=splitter.has_runs,
             )
 
-        def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
+        def admit(txn: Txn, place: Place | None, number: int | None) -> None:
             if new.follows:
                 _need_newest(txn, place, number, new)
             if not _has_parent(txn, place, number, new):
@@ -295,7 +295,7 @@ class Writing:
             place, pool = self._place(txn, thread, basis)
             number = None if place is None else threads.namespace_of(txn, place, namespace)
             if admit is not None:
-                admit(txn, place, number, basis.pool)
+                admit(txn, place, number)
             if place is None:
                 place = self._create(txn, thread, basis)
             if number is None:
