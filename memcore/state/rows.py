@@ -45,6 +45,7 @@ __all__ = [
     "check_state",
     "count_shared",
     "counter_before",
+    "drop_version",
     "fields_at",
     "forget_deletions",
     "header_key",
@@ -415,6 +416,25 @@ def put_version(
     key = keys.numbered(keys.state_field(rows, packed), counter)
     body, flags = stored or (b"", 0)
     txn.put(key, seal_value(key, body, flags))
+
+
+def drop_version(
+    txn: Txn, place: tuple[int, int], key: str, counter: int, stored: tuple[bytes, int]
+) -> None:
+    """Remove a field's version of a counter from the past, if it is ``stored``: body and flags.
+
+    The newest version stays, because it is the field's value.
+    """
+    rows, packed = keys.state_rows(*place), packed_field(key)
+    found = version_at(txn, rows, packed, counter)
+    newest = version_at(txn, rows, packed, _END)
+    if (
+        found is not None
+        and newest is not None
+        and keys.number_of(found.key) == counter < keys.number_of(newest.key)
+        and (found.body, found.flags) == stored
+    ):
+        txn.delete(found.key)
 
 
 def restore(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,38 @@ def test_values_become_what_the_last_event_that_stays_left(
         asked = {**AT, "invocation_id": "i2", "rewind_state": True}
         assert await service.delete_invocation(**asked) == 2
         assert (await service.get_session(**AT)).state == {"k": 1, "own": 0}
+
+    run(work())
+
+
+@pytest.mark.parametrize("order", [*permutations(range(2, 6))])
+def test_no_value_of_a_deleted_invocation_comes_back_with_the_next_deletion(
+    service: MemcoreSessionService, order: tuple[int, ...]
+) -> None:
+    """In every order: the state is that of the events that are left."""
+    deltas: dict[int, dict[str, Any]] = {
+        1: {"k": "public"}, 2: {"k": "secret", "n": 2}, 3: {"k": "later"}, 4: {"n": None, "k": 4},
+        5: {"k": "secret", "m": 5},
+    }  # fmt: skip
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"k": "first"})
+        for at, delta in deltas.items():
+            await service.append_event(made, said(str(at), invocation_id=f"i{at}", delta=delta))
+        left = dict(deltas)
+        for gone in order:
+            del left[gone]
+            asked = {**AT, "invocation_id": f"i{gone}", "rewind_state": True}
+            assert await service.delete_invocation(**asked) == 1
+            wanted: dict[str, Any] = {"k": "first"}
+            for delta in left.values():
+                wanted |= delta
+            found = (await service.get_session(**AT)).state
+            assert {key: value for key, value in found.items() if value is not None} == {
+                key: value for key, value in wanted.items() if value is not None
+            }
+        native = service.database.session("s", app="shop", user="ann")
+        assert "secret" not in [native.state.at_seq(at).get("k") for at in range(1, 6)]
 
     run(work())
 

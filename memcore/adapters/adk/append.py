@@ -80,7 +80,7 @@ from memcore.session.engine import Engine, SessionRef
 from memcore.session.read import head_of, read_log
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.session import ref_of, store_of
-from memcore.state import APP, USER, Delete, value_at
+from memcore.state import APP, USER, Delete, counter_before, drop_version, value_at
 from memcore.store.interface import ReadTxn, Txn
 from memcore.wire.expire import expired_event, expired_message
 
@@ -123,6 +123,8 @@ class _Plan:
     and the value that it set."""
     found: dict[str, Json | None] = field(default_factory=dict)
     """The values of these fields when the values to restore were chosen."""
+    versions: list[tuple[int, int, str, Any]] = field(default_factory=list)
+    """What deleted events set: the session whose state it was, its counter, field and value."""
 
 
 @record(slots=True)
@@ -163,6 +165,8 @@ def delete_invocation(engine: Engine, session: Session, invocation: str, *, rewi
         if rewinds:
             names = {name for key in plan.own for name in fields_of({key: None})}
             plan.found = engine.store.read(partial(_values, plan=plan, names=names))
+        else:
+            plan.versions.clear()
         before = _before(session, plan)
         done = engine.store.transact(DeleteEvents(session, plan, before), makes_room=True)
         if done is not None:
@@ -242,9 +246,13 @@ class DeleteEvents(Change[list[bytes] | None]):
         return None
 
     def done(self, session: SessionTxn, result: Any) -> list[bytes]:
-        """Rewrite the rows, after the revision that records the deletion."""
+        """Remove what the events set, and rewrite their rows, after the deletion's revision."""
         del result
         plan, txn, leaving = self.plan, session.txn, list[bytes]()
+        # Else a later deletion could restore what this one undid.
+        for state, counter, name, left in plan.versions:
+            stored = (b"", 0) if left is Delete else encode_json(left)
+            drop_version(txn, (plan.scope, state), name, counter, stored)
         for owner, rows in plan.rows.items():
             leaving += _rewrite(txn, self.ref.engine, (plan.scope, owner), rows).leaving
         record_event(txn, plan.scope, "delete", {"session": plan.session, "events": plan.events})
@@ -283,6 +291,10 @@ def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> 
         if not each.is_doomed:
             continue
         plan.events += 1
+        owner, seq = log.history.locate(each.rows[0][0])
+        counter = (counter_before(txn, log.scope, owner, seq) or 0) + 1
+        own = {key: value for key, value in each.told.delta.items() if not key.startswith(_SHARED)}
+        plan.versions += [(owner, counter, *one) for one in fields_of(own).items()]
         for row in each.rows:
             _plan_row(plan, log, txn, seed, row)
     return plan
