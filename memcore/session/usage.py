@@ -152,7 +152,8 @@ def _built(ref: SessionRef, call: _ContextCall) -> Context | None:
 def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | None:
     """Build a context in another wire format; None if there is no session.
 
-    A message may be larger there, so the budget is tightened by what is too much until it fits.
+    A message may be larger there, so the budget is tightened by what is too much until it fits. Where
+    that leaves nothing, the smallest legal context is tried.
 
     Raises:
         ContextOverflowError: even the smallest legal context is larger.
@@ -160,7 +161,7 @@ def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | 
     """
     from memcore.wire.convert import all_native  # noqa: PLC0415 - other contexts do not need it
 
-    budget, needed = call.budget, 0
+    budget, needed, is_least = call.budget, 0, False
     while True:
         try:
             found = _built(ref, call)
@@ -168,7 +169,11 @@ def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | 
             # Nothing was converted so far: the session's own smallest context is too large.
             if not needed:
                 raise
-            raise overflow_error(needed, budget) from exc
+            if is_least:
+                raise overflow_error(needed, budget) from exc
+            is_least = True
+            call = call._replace(budget=_asking_for(call, exc.needed_tokens))
+            continue
         if found is None:
             return None
         choice = call.chosen[-1]
@@ -184,9 +189,15 @@ def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | 
             repairs = found.repairs + made.repairs
             return replace(found, messages=made.messages, tokens=tokens, repairs=repairs)
         needed = tokens
-        if call.budget <= tokens - allowed:
+        if is_least:
             raise overflow_error(needed, budget)
-        call = call._replace(budget=call.budget - (tokens - allowed))
+        call = call._replace(budget=max(call.budget - (tokens - allowed), 1))
+
+
+def _asking_for(call: _ContextCall, tokens: int) -> int:
+    """The budget with which a context of so many tokens is allowed."""
+    scale = call.chosen[-1].scale if call.calibrated and call.chosen else None
+    return tokens if scale is None else max(scale.estimate(tokens), tokens)
 
 
 def _place(ref: SessionRef, asked: object) -> RecallPlace:

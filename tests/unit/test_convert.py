@@ -340,6 +340,9 @@ def test_a_context_is_legal_and_within_the_budget_in_any_format(history, own, wi
             found = session.context(budget, format=wire)
         except memcore.ContextOverflowError as error:
             assert error.budget_tokens == budget
+            for smaller in {budget * 3 // 4, budget // 2} - {0}:
+                with pytest.raises(memcore.ContextOverflowError):
+                    session.context(smaller, format=wire)
             return
         assert memcore.validate(found.messages, policy=wire) == []
         counted = sum(count_message(message, counter) for message in found.messages)
@@ -375,6 +378,20 @@ def test_a_larger_format_leaves_out_earlier_items(db):
     with pytest.raises(memcore.ContextOverflowError) as caught:
         session.context(8, format="langchain")
     assert caught.value.needed_tokens > 8
+
+
+def test_where_a_part_does_not_fit_the_smallest_context_is_tried(db):
+    session = db.session("s", policy="openai_chat")
+    function = {"name": "f", "arguments": "{}"}
+    session.extend([
+        {"role": "assistant", "content": None,
+         "tool_calls": [{"id": "call_1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "gamma"},
+        {"role": "user", "content": "alpha beta beta beta gamma"},
+    ])  # fmt: skip
+    found = [session.context(budget, format="gemini").tokens for budget in range(16, 90)]
+    assert found == sorted(found)
+    assert len(set(found)) > 1
 
 
 def test_a_format_that_is_none_is_refused(db):
