@@ -7,6 +7,7 @@ __all__, __getattr__, __dir__ = face(
     {
         "check": "check_entries",
         "clearing": "begin_clear clear_step cleared_below is_clear_mark is_entry_below",
+        "coverage": "uncover_session",
         "consolidate": "Consolidation ConsolidationPolicy ConsolidationStep",
         "files": "MemoryFiles",
         "grants": "GRANT_ROWS Grants check_grants drop_grants",

@@ -8,6 +8,7 @@ from memcore.memory.clearing import is_entry_below as is_entry_below
 from memcore.memory.consolidate import Consolidation as Consolidation
 from memcore.memory.consolidate import ConsolidationPolicy as ConsolidationPolicy
 from memcore.memory.consolidate import ConsolidationStep as ConsolidationStep
+from memcore.memory.coverage import uncover_session as uncover_session
 from memcore.memory.extract import CandidateOutcome as CandidateOutcome
 from memcore.memory.extract import ExtractionReport as ExtractionReport
 from memcore.memory.extractors import AnthropicExtractor as AnthropicExtractor
@@ -180,6 +181,7 @@ __all__ = [
     "texts_of_outcomes",
     "tool_handle",
     "tool_schemas",
+    "uncover_session",
     "unlinked_entries",
     "version_in",
     "version_of_job",

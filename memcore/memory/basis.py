@@ -67,6 +67,8 @@ BARE: Final[Mapping[str, Any]] = {
     "derived_from": (), "promoted_by": None,
 }  # fmt: skip
 """Fields that a statement says beside its text, all empty."""
+REMOVED: Final = "(removed)"
+"""Text of a memory whose words had to go, while a legal hold keeps what else is said of it."""
 Cut: TypeAlias = Callable[[SourceRow], SourceRow | None]
 """Function that returns what is left of a source."""
 
@@ -146,6 +148,21 @@ def _held(rows: Iterable[SourceRow]) -> int:
     for row in rows:
         bits |= row.holds
     return bits
+
+
+def wordless(record: MemoryVersion, cut: Cut) -> MemoryVersion:
+    """Return what is left of a version that only a hold keeps: without words that nobody says.
+
+    What the held items say of it, attributes or labels, keeps its place under ``REMOVED``.
+    """
+    left = without(record, cut)
+    if record.merger is not None or not _is_baseless(
+        _saying(left), _saying(record), record.unsourced
+    ):
+        return left
+    rows = tuple(row._replace(holds=row.holds | HOLDS["text"]) for row in left.sources)
+    by = weakest((record.by, *(row.by for row in rows)))
+    return left._replace(text=REMOVED, subject=None, slot=None, by=by, sources=rows)
 
 
 def trust_left(record: MemoryVersion) -> str:

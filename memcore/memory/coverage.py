@@ -30,6 +30,7 @@ __all__ = [
     "summaries_in",
     "summaries_over",
     "uncover",
+    "uncover_session",
 ]
 
 
@@ -97,6 +98,12 @@ def uncover(txn: Txn, scope: int, summary: int, owner: int | None = None) -> Non
         return
     rows = keys.memory_rows(scope, MemoryRow.COVERAGE, keys.u64(summary))
     txn.delete_range(rows, keys.after(rows))
+
+
+def uncover_session(txn: Txn, scope: int, session: int) -> None:
+    """Remove the rows of a session that is gone, of summaries that a legal hold keeps, too."""
+    for summary in summaries_over(txn, scope, session, None):
+        uncover(txn, scope, summary, session)
 
 
 def summaries_in(txn: ReadTxn, scope: int) -> Iterator[int]:

@@ -84,11 +84,10 @@ class GrantRow(NamedTuple):
     def admits(self, record: MemoryVersion, now_ms: int) -> bool:
         """Return True if the view shows an entry: active, true now, of its kinds and labels."""
         return (
-            record.status == "active"
-            and record.by in ACTIVE_BY
+            record.by in ACTIVE_BY
             and not record.is_file
             and record.is_visible(now_ms)
-            and record.holds_at(now_ms)
+            and record.was_true_at(now_ms)
             and (self.kinds is None or record.kind in self.kinds)
             and self.labels.items() <= record.labels.items()
         )

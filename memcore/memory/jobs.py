@@ -522,7 +522,9 @@ def move_jobs(book: Book, session: int, to: int, moved: Mapping[int, int]) -> No
     forget_jobs(book, session)
     for row in found:
         seqs = [new for old, new in moved.items() if row.first <= old <= row.last]
-        if row.state != "dead" and seqs:
+        if row.state == "dead" and seqs:
+            _put_job(book, replace(row, session=to, first=min(seqs), last=max(seqs)))
+        elif seqs:
             enqueue(book, (to, row.name), row.who, max(seqs), row.due_ms)
 
 

@@ -475,9 +475,17 @@ class Memories:
         if not checked_bool("dry_run", dry_run):
             self._need_writable()
         nothing: tuple[MemoryVersion, ...] = ()
-        records = self._read(lambda txn, scope: tuple(entries(txn, scope)), nothing)
+        records = self._read(self._counted, nothing)
         plan = plan_consolidation(records, policy, consolidator, self._now_ms())
         return plan if dry_run else self.apply(plan)
+
+    def _counted(self, txn: ReadTxn, scope: int) -> tuple[MemoryVersion, ...]:
+        """All entries, with the uses that are not written yet."""
+        uses = self._uses or {}
+        return tuple(
+            each._replace(uses=each.uses + uses.get((scope, each.id), 0))
+            for each in entries(txn, scope)
+        )
 
     def apply(self, plan: Consolidation) -> Consolidation:
         """Carry out a plan, one commit a step; steps whose memories changed since are left out.
@@ -760,7 +768,7 @@ class Memories:
         valid_ms = _ms("valid_at", valid_at)
 
         def fits(record: MemoryVersion) -> bool:
-            if valid_ms is not None and not (record.status in _TRUE and record.holds_at(valid_ms)):
+            if valid_ms is not None and not record.was_true_at(valid_ms):
                 return False
             same = subject is None or record.subject == subject
             return same and (not with_labels or with_labels.items() <= record.labels.items())
@@ -847,7 +855,7 @@ class Memories:
         def fits(record: MemoryVersion) -> bool:
             if status is None and record.is_gone:
                 return False
-            if valid_ms is not None and not (record.status in _TRUE and record.holds_at(valid_ms)):
+            if valid_ms is not None and not record.was_true_at(valid_ms):
                 return False
             same = all(getattr(record, name) == value for name, value in wanted.items())
             return same and with_labels.items() <= dict(record.labels).items()
@@ -1081,7 +1089,6 @@ def tool_handle(of: Memories) -> ToolHandle:
     return memory.ToolHandle(*reads, *times, *finds, *rest)
 
 
-_TRUE: Final = ("active", "superseded")
 _TIMES: Final = ("observed_at", "valid_from", "valid_to")
 
 

@@ -330,8 +330,10 @@ def put_value(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> 
     by = said.by or cite(book, drafts, said.sources, said.text or "").by
     if by is None or is_weaker(by, found.by):
         return found
-    kept = ("attributes", "confidence", "expires_ms")
+    kept = ("attributes", "confidence", "expires_ms", "observed_ms")
     anew = {name: said.values[name] for name in kept if name in said.values}
+    if anew.get("observed_ms") is None:
+        anew.pop("observed_ms", None)  # then it is the time of the cited items
     made = revise(book, drafts, found.id, replace(said, values=anew), now_ms, expected=None)
     if encode_json(made.attributes) == encode_json(told):
         return made

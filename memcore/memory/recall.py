@@ -261,7 +261,8 @@ def choose_memories(
             stable = _fitting(lines, room // 2, policy, counter)
     found: _FencedPart | None = None
     if asked.query is not None and not (stable is not None and stable.is_whole):
-        shown = set() if stable is None else {item.id for item in stable.items}
+        items = () if stable is None else stable.items
+        shown = {item.id for item in items if item.shared_from is None}
         left = room - (0 if stable is None else stable.tokens)
         found = _fitting(_found_lines(txn, scope, place, shown), left, policy, counter)
     parts = [part for part in (stable, found) if part is not None]
@@ -330,8 +331,8 @@ def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
 
 
 def _may_show(record: MemoryVersion, place: RecallPlace) -> bool:
-    valid = record.is_visible(place.now_ms) and record.holds_at(place.now_ms)
-    trusted = record.status == "active" and record.by in ACTIVE_BY and not record.is_file
+    valid = record.is_visible(place.now_ms) and record.was_true_at(place.now_ms)
+    trusted = record.by in ACTIVE_BY and not record.is_file
     return valid and trusted and place.asked.admits(record)
 
 
@@ -348,7 +349,7 @@ def _found_lines(
         text[:_QUERY_CHARS],
         _FOUND_MAX,
         KINDS if asked.kinds is None else asked.kinds,
-        ("active",),
+        ("active", "superseded"),  # what another value will replace still holds
         lambda record: record.id not in shown and _may_show(record, place),
         None,
         explain=False,

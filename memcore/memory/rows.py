@@ -240,6 +240,12 @@ class MemoryVersion(NamedTuple):
         """Return True if it has not expired."""
         return self.expires_ms is None or now_ms < self.expires_ms
 
+    def was_true_at(self, at_ms: int) -> bool:
+        """Return True if it is or was active, and holds at a time; the united one says it now."""
+        # Only what another value or statement has ended has an end; a member of a union has none.
+        is_ended = self.status == "superseded" and self.valid_to_ms is not None
+        return (self.status == "active" or is_ended) and self.holds_at(at_ms)
+
     def holds_at(self, at_ms: int) -> bool:
         """Return True if it is said to be true at a time; a missing bound is open."""
         begun = self.valid_from_ms is None or self.valid_from_ms <= at_ms
@@ -736,9 +742,10 @@ def write_entry(
         versions: the earlier versions as stored, and as they will be, if they change.
     """
     txn, scope, seed, uses = book
-    if uses and uses.get((scope, after.id)) and not after.is_gone:
-        after = after._replace(uses=after.uses + uses[scope, after.id])
-        txn.on_commit(partial(_written, uses, (scope, after.id)))
+    if uses and not after.is_gone:
+        # Taken at once: a commit may write an entry twice. A commit that fails loses the count,
+        # which is not worth more.
+        after = after._replace(uses=after.uses + uses.pop((scope, after.id), 0))
     old, new = versions or ([], [])
     kept = set() if versions is None else {each.version for each in new}
     for each in old:
@@ -765,11 +772,6 @@ def write_entry(
     _write_expiry(txn, scope, before, after)
     _write_document(txn, scope, before, after)
     return after
-
-
-def _written(uses: dict[tuple[int, int], int], at: tuple[int, int]) -> None:
-    """Forget uses that are stored; some may be lost, since a count is not worth a commit."""
-    uses.pop(at, None)
 
 
 def _put(txn: Txn, key: bytes, record: MemoryVersion) -> None:

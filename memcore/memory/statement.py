@@ -37,10 +37,10 @@ from memcore.memory.basis import (
     stated_by,
     told_itself,
     trust_left,
-    without,
+    wordless,
 )
 from memcore.memory.clearing import clearing_end
-from memcore.memory.coverage import summaries_in, summaries_over, uncover
+from memcore.memory.coverage import summaries_in, summaries_over, uncover, uncover_session
 from memcore.memory.jobs import forget_jobs, mend_jobs, move_jobs
 from memcore.memory.lineage import root_after, root_of
 from memcore.memory.playbook import forget_outcomes, mend_playbooks, move_outcomes
@@ -278,7 +278,10 @@ def remember(book: Book, drafts: SessionTxns, said: Statement, now_ms: int) -> M
     need_wanted(book.txn, book.scope)
     _need_future(said.values, now_ms)
     text = said.text or ""
-    cited = cite(book, drafts, said.sources, text)
+    contents = [
+        _spelt(each) for name in ("attributes", "labels") if (each := said.values.get(name))
+    ]
+    cited = cite(book, drafts, said.sources, " ".join([text, *contents]))
     by = _trust(said.by, cited, is_limit=said.is_limit)
     head = begin_change(book, now_ms)
     values = dict(said.values)
@@ -571,7 +574,7 @@ def _told(book: Book, drafts: SessionTxns, known: MemoryVersion, said: Statement
     words = [said.text] if said.text is not None else []
     cited = cite(book, drafts, said.sources, " ".join([*words, *map(_spelt, contents)]))
     by = _trust(said.by, cited, is_limit=said.is_limit)
-    if known.status == "active" and is_weaker(by, known.by):
+    if known.status in ("active", "archived") and is_weaker(by, known.by):
         msg = f"by: what {by!r} says does not replace what {known.by!r} said"
         raise InvalidOptionError(msg)
     if said.text is None:  # the text rests on what it rested on
@@ -821,9 +824,8 @@ def forget_items(
     count = 0
     for summary in summaries_over(txn, scope, session, first_gone):
         count += _forget_summary(book, summary, now_ms)
-        if gone is None:  # also of one that a legal hold keeps
-            uncover(txn, scope, summary, session)
     if gone is None:
+        uncover_session(txn, scope, session)
         forget_outcomes(book, session)
         forget_jobs(book, session)
         numbers = with_source(txn, scope, session)
@@ -964,7 +966,7 @@ def _strip(book: Book, known: MemoryVersion, cut: Cut, now_ms: int) -> bool:
     ]
     write_head(txn, scope, begin_change(book, now_ms))
     if current is None:
-        rest = [*kept, without(known, cut)]
+        rest = [*kept, wordless(known, cut)]
         kept = [each for each in rest if each.sources and rests_on_hold(txn, scope, each)]
         if not kept:
             stone = _stone(known, now_ms)._replace(reason=_SOURCES_GONE)

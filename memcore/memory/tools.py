@@ -498,7 +498,10 @@ _DIGITS: Final = 15
 
 def _search(given: Mapping[str, Any], handle: ToolHandle, _: Turn, __: str | None) -> Answer:
     limit = min(max(given.get("limit", _HITS), 1), _HITS_MAX)
-    find = partial(handle.search, given["query"], k=limit, valid_at=handle.now_ms() / 1000)
+    find = partial(
+        handle.search, given["query"], k=limit, valid_at=handle.now_ms() / 1000,
+        statuses=("active", "superseded"),  # what another value will replace still holds
+    )  # fmt: skip
     try:
         hits = find()
     except EmbedderError as error:  # nothing that a model could do about it

@@ -262,6 +262,7 @@ def _remove(txn: Txn, scope: int, session: int) -> list[bytes]:
     # Mark and head go with the last rows, not before: a removal that is killed earlier is found by
     # its mark, and its session stays hidden.
     forget_held(txn, scope, session)
+    memory.uncover_session(txn, scope, session)
     txn.delete(_removal_of(scope, session))
     txn.delete(head_key(scope, session))
     parent = 0 if head is None else head.parent_session

@@ -152,8 +152,8 @@ def _built(ref: SessionRef, call: _ContextCall) -> Context | None:
 def _built_in(ref: SessionRef, call: _ContextCall, to: PairPolicy) -> Context | None:
     """Build a context in another wire format; None if there is no session.
 
-    A message may be larger there, so the budget is tightened by what is too much until it fits. Where
-    that leaves nothing, the smallest legal context is tried.
+    A message may be larger there, so the budget is tightened by what is too much until it fits.
+    Where that leaves nothing, the smallest legal context is tried.
 
     Raises:
         ContextOverflowError: even the smallest legal context is larger.
