@@ -63,19 +63,22 @@ class Watching:
     ``find`` returns its scope and session, or None if the state does not exist yet.
     """
 
-    __slots__ = ("_find", "_store")
+    __slots__ = ("_find", "_place", "_store")
 
     def __init__(self, store: Store, find: Callable[[ReadTxn], Place | None]) -> None:
         self._store = store
         self._find = find
+        self._place: Place | None = None
+        """Where the state was at the last look; a session made anew under its name has another."""
 
     def counter(self) -> int:
         """Return the current counter."""
-        return self._store.read(lambda txn: self._counter(txn, self._find(txn)))
+        self._place, counter = self._store.read(self._current)
+        return counter
 
-    @staticmethod
-    def _counter(txn: ReadTxn, place: Place | None) -> int:
-        return 0 if place is None else read_header(txn, *place).counter
+    def _current(self, txn: ReadTxn) -> tuple[Place | None, int]:
+        place = self._find(txn)
+        return place, 0 if place is None else read_header(txn, *place).counter
 
     def since(self, counter: int | None) -> int:
         """Return the counter at which a watch starts; the current one if ``counter`` is None.
@@ -136,6 +139,7 @@ class Watching:
                 place, found = self._store.read(lambda txn: self._look(txn, since))
                 wanted = NAMES if place is None else header_key(*place)
                 if wanted == topic:
+                    self._place = place
                     return found
                 notifier.subscribe(wanted, wake)
                 notifier.unsubscribe(topic, wake)
@@ -148,15 +152,16 @@ class Watching:
                 notifier.unsubscribe(topic, wake)
 
     def _look(self, txn: ReadTxn, since: int) -> tuple[Place | None, StateChanges | None]:
-        place = self._find(txn)
-        counter = self._counter(txn, place)
-        if counter == since:
+        place, counter = self._current(txn)
+        is_other = None not in (place, self._place) and place != self._place
+        if counter == since and not is_other:
             return place, None
         if place is None:
             return place, StateChanges(0, (), (), is_complete=False)
-        # A counter that decreased belongs to a new session with the same name.
-        is_known, written, deleted = changed_since(txn, *place, since if since < counter else 0)
-        is_known = is_known and since < counter
+        # A counter that decreased is that of a new session with the same name, too.
+        is_same = since < counter and not is_other
+        is_known, written, deleted = changed_since(txn, *place, since if is_same else 0)
+        is_known = is_known and is_same
         return place, StateChanges(counter, tuple(written), tuple(deleted), is_known)
 
 

@@ -139,6 +139,21 @@ def test_a_deleted_session_has_no_state_any_more(db, never_looks):
     assert db.session("s").state.wait(since=0) == (1, ("b",), (), True)
 
 
+def test_a_session_that_was_made_anew_at_the_same_counter_is_told(db):
+    session = db.session("s")
+    session.state.update({"a": 1})
+    changes = session.state.watch(since=0)
+    assert next(changes).written == ("a",)
+    db.delete_session("s")
+    db.session("s").state.update({"b": 2})
+    assert next(changes) == (1, ("b",), (), False)
+    watching = session.state.watching
+    since = watching.since(None)
+    db.delete_session("s")
+    db.session("s").state.update({"c": 3})
+    assert watching.wait(since, 10.0) == (1, ("c",), (), False)
+
+
 def test_time_is_over(db):
     for state in states(db).values():
         assert state.wait(timeout_seconds=0.01) is None
