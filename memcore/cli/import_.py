@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 import time
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Final
 
 import click
@@ -21,10 +23,12 @@ import memcore
 from memcore import importing
 from memcore.cli.options import (
     ExitCode,
+    dry_run_option,
     former_policy_option,
     is_judged,
     key_options,
     need_directory,
+    reading,
     redact_option,
     renamed,
     store_path,
@@ -38,6 +42,7 @@ from memcore.options import checked_path
 from memcore.records import record
 from memcore.store.datafile import LMDB_MAGIC
 from memcore.store.interface import SERVER_SCHEMES
+from memcore.store.store import KEYS_SUFFIX
 from memcore.wire import POLICIES, get_policy
 
 __all__ = [
@@ -135,6 +140,7 @@ class Renaming:
     metavar="WHAT",
     help="If another session has the name: error, skip, rename or append.",
 )
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON object.")
 def import_file(
     file: str,
@@ -152,6 +158,7 @@ def import_file(
     prefix: str,
     orphans: str,
     on_conflict: str,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Load sessions: conversations, one per line or in an array, or what 'memcore export' wrote.
@@ -168,6 +175,9 @@ def import_file(
 
     With --from, the histories of another program's store are copied; it is only read. Its ids and
     times are kept, and a second run adds nothing. --user and --app then own what has none there.
+
+    --dry-run loads into a copy of the database, in the directory for temporary files, and reports
+    the same; the copy is removed afterwards.
     """
     _check_places(store, user=user, app=app)
     pairs = renamed("--pairs", pairs, former)
@@ -188,9 +198,9 @@ def import_file(
         given = {"--format": form != "auto", "--pairs": pairs, "--orphans": orphans != "keep"}
         _need_none(kind, given)
         owner = {"user": user or "default", "app": app or "default"}
-        reading = importing.read(kind, file, allowed_types=_types(allowed), **owner)
+        source = importing.read(kind, file, allowed_types=_types(allowed), **owner)
         _import_from(
-            reading, store, {"counter": counter, "redact": redact},
+            source, _Target(store, {"counter": counter, "redact": redact}, dry_run),
             prefix=prefix, on_conflict=on_conflict, as_json=as_json,
         )  # fmt: skip
         return
@@ -205,8 +215,49 @@ def import_file(
     }
     ImportOptions(**options)  # invalid ones fail before a database is created
     _need_json(file)
-    opening = {"counter": counter, "redact": redact, "verify": is_judged(), **key_options()}
-    _import_lines(file, store, opening, options, as_json=as_json)
+    target = _Target(store, {"counter": counter, "redact": redact}, dry_run)
+    _import_lines(file, target, options, as_json=as_json)
+
+
+@record(frozen=True, slots=True)
+class _Target:
+    """The database that an import goes to, with options for ``memcore.open``."""
+
+    store: str
+    options: dict[str, Any]
+    dry_run: bool
+
+    @contextmanager
+    def opened(self) -> Iterator[memcore.Database]:
+        """Open the database; for a dry run, a copy that is removed afterwards.
+
+        Raises:
+            InvalidOptionError: a dry run, and the database is on a server.
+        """
+        options = {"verify": is_judged(), **self.options, **key_options()}
+        if not self.dry_run:
+            with memcore.open(self.store, **options) as db:
+                yield db
+            return
+        if self.store.startswith(SERVER_SCHEMES):
+            msg = (
+                "--dry-run: needs a copy of the database, and that is on a server; try it on a file"
+            )
+            raise memcore.InvalidOptionError(msg)
+        with TemporaryDirectory(prefix="memcore-import-") as place:
+            copy = os.path.join(place, "copy.memcore")
+            key_file = options.pop("key_file", self.store + KEYS_SUFFIX)
+            if os.path.lexists(self.store):
+                with reading(self.store) as db:
+                    db.backup(copy, verify=False)
+            if os.path.lexists(copy) and os.path.lexists(key_file):
+                # New users get keys, so it needs a key file of its own, which knows its data file.
+                backup = os.path.join(place, "backup.memcore")
+                os.rename(copy, backup)
+                shutil.copyfile(key_file, copy + KEYS_SUFFIX)
+                memcore.restore(backup, copy, key=options.get("key"))
+            with memcore.open(copy, **options) as db:
+                yield db
 
 
 def _is_database(file: str) -> bool:
@@ -231,22 +282,20 @@ def _need_json(file: str) -> None:
         raise memcore.SourceError(msg, place=file)
 
 
-def _import_lines(
-    file: str, store: str, opening: dict[str, Any], options: dict[str, Any], *, as_json: bool
-) -> None:
+def _import_lines(file: str, target: _Target, options: dict[str, Any], *, as_json: bool) -> None:
     """Load lines; exit with code 1 if any could not be loaded."""
     started = time.perf_counter()
     with (
         _lines(file) as (source, total),
-        memcore.open(store, **opening) as db,
+        target.opened() as db,
         progress("importing") as report,
     ):
         read = _CountedLines(source, total, report)
         done = db.import_(read, **options)
-    _summarize(
-        done, file, as_json=as_json, bytes=read.bytes, seconds=time.perf_counter() - started,
-        **({} if store.startswith(SERVER_SCHEMES) else {"file_bytes": os.path.getsize(store)}),
-    )  # fmt: skip
+        size = db.stats().get("file_bytes")
+    figures = {"bytes": read.bytes, "seconds": time.perf_counter() - started}
+    figures |= {} if size is None else {"file_bytes": size}
+    _summarize(done, file, as_json=as_json, dry_run=target.dry_run, **figures)
 
 
 def _need_none(kind: str, given: Mapping[str, object]) -> None:
@@ -269,9 +318,8 @@ def _types(given: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _import_from(
-    reading: importing.Reading,
-    store: str,
-    opening: dict[str, Any],
+    source: importing.Reading,
+    target: _Target,
     *,
     prefix: str,
     on_conflict: str,
@@ -279,22 +327,20 @@ def _import_from(
 ) -> None:
     """Copy another program's store; exit with code 1 if anything failed."""
     importing.checked_conflict(on_conflict)
-    reading.check()  # a missing file fails before a database is created
+    source.check()  # a missing file fails before a database is created
     started = time.perf_counter()
-    with (
-        memcore.open(store, verify=is_judged(), **opening, **key_options()) as db,
-        progress("importing") as shown,
-    ):
+    with target.opened() as db, progress("importing") as shown:
         told = None if shown is None else (lambda count: shown(count, count))
-        report = importing.load(db, reading, prefix=prefix, on_conflict=on_conflict, progress=told)
-    _tell(report, as_json=as_json, seconds=time.perf_counter() - started)
+        report = importing.load(db, source, prefix=prefix, on_conflict=on_conflict, progress=told)
+    seconds = time.perf_counter() - started
+    _tell(report, as_json=as_json, seconds=seconds, dry_run=target.dry_run)
 
 
-def _tell(report: ImportReport, *, as_json: bool, seconds: float) -> None:
+def _tell(report: ImportReport, *, as_json: bool, seconds: float, dry_run: bool) -> None:
     """Print a report: what was stored, mended and left out, and each failure."""
     warn_all((*report.left_out, *report.failures))
     if as_json:
-        emit_json("import", asdict(report) | {"seconds": seconds})
+        emit_json("import", asdict(report) | {"dry_run": dry_run, "seconds": seconds})
     else:
         counts = asdict(report)
         lists = {name: counts.pop(name) for name in ("mended", "skipped", "left_out", "failures")}
@@ -307,6 +353,7 @@ def _tell(report: ImportReport, *, as_json: bool, seconds: float) -> None:
         pairs += [(name, len(lists[name])) for name in ("left_out", "failures")]
         pairs.append(("seconds", f"{seconds:.2f}"))
         print_pairs((name.replace("_", " "), value) for name, value in pairs)
+        _tell_dry_run(dry_run)
     if report.failures:
         raise SystemExit(ExitCode.FINDINGS)
 
@@ -330,7 +377,14 @@ def _policy(form: str, policy: str | None) -> str | None:
     return policy
 
 
-def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) -> None:
+def _tell_dry_run(dry_run: bool) -> None:
+    if dry_run:
+        print("a dry run: nothing was written")
+
+
+def _summarize(
+    done: Imported, file: str, *, as_json: bool, dry_run: bool, **figures: float
+) -> None:
     """Print the counts and warn about each failure; exit with code 1 if there is one."""
     as_is = (f"{fault}; stored as it is" for fault in done.unreadable)
     warn_all((*done.left_out, *as_is, *done.failures), f"{file}: ")
@@ -339,10 +393,11 @@ def _summarize(done: Imported, file: str, *, as_json: bool, **figures: float) ->
         shown[name] = len(shown.pop(name))
     shown |= {"failed": shown.pop("failures"), **figures}
     if as_json:
-        emit_json("import", shown)
+        emit_json("import", shown | {"dry_run": dry_run})
     else:
         shown["seconds"] = f"{figures['seconds']:.2f}"
         print_pairs((name.replace("_", " "), value) for name, value in shown.items())
+        _tell_dry_run(dry_run)
     if done.failures:
         raise SystemExit(ExitCode.FINDINGS)
 

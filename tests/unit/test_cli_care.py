@@ -94,7 +94,11 @@ def test_restore_of_what_is_not_sound(store, tmp_path) -> None:
 
 
 def test_copy_compact(store) -> None:
+    told = parsed("copy-compact", "--store", store, "--dry-run")
+    assert told["dry_run"]
+    assert told["bytes_before"] == store.stat().st_size
     found = parsed("copy-compact", "--store", store)
+    assert found["bytes_after"] <= told["bytes_after"] <= told["bytes_before"]
     assert found["bytes_after"] == store.stat().st_size < found["bytes_before"] / 2
     assert found["durability"] == "full"
     ran = run("copy-compact", "--store", store, "--durability", "none")

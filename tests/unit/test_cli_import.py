@@ -152,3 +152,49 @@ def test_a_text_makes_no_database(tmp_path) -> None:
     ran = CliRunner().invoke(app, ["import", str(file), "--store", str(store)])
     assert ran.exit_code == ExitCode.CORRUPT
     assert not store.exists()
+
+
+@pytest.mark.parametrize("key", [None, "01" * 32])
+def test_a_dry_run_reports_the_same_and_writes_nothing(tmp_path, monkeypatch, key) -> None:
+    """Conflicts, new users' keys and what is skipped included."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    if key is not None:
+        monkeypatch.setenv("MEMCORE_KEY", key)
+    store, file, before = tmp_path / "a.memcore", tmp_path / "f.json", tmp_path / "before"
+    file.write_text(json.dumps([*NAMED, {"id": "z", "messages": None}]))
+    before.mkdir()
+
+    def run(*options: str) -> dict[str, Any]:
+        ran = CliRunner().invoke(
+            app, ["import", str(file), "--store", str(store), "--json", "--user", "u", *options]
+        )
+        assert ran.exit_code == ExitCode.FINDINGS
+        found = json.loads(ran.stdout)
+        for name in ("seconds", "file_bytes"):
+            del found[name]
+        return found
+
+    def files() -> dict[str, bytes]:
+        return {each.name: each.read_bytes() for each in tmp_path.glob("a.memcore*")}
+
+    assert run("--dry-run") == {**run("--dry-run"), "dry_run": True}
+    assert files() == {}
+    expected = run("--dry-run") | {"dry_run": False}
+    assert run() == expected
+    file.write_text(json.dumps([{"id": "x", "messages": TALK[:1]}, NAMED[1], {"id": "new"}]))
+    stored = {name: content for name, content in files().items() if "lock" not in name}
+    expected = run("--dry-run") | {"dry_run": False}
+    assert {name: content for name, content in files().items() if "lock" not in name} == stored
+    assert run() == expected
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_dry_run_with_a_server_is_refused(tmp_path) -> None:
+    file = tmp_path / "f.json"
+    file.write_text(json.dumps(NAMED))
+    ran = CliRunner().invoke(
+        app, ["import", str(file), "--store", "postgresql://127.0.0.1:1/no", "--dry-run"]
+    )
+    assert ran.exit_code == ExitCode.USAGE
+    assert "--dry-run" in ran.stderr
