@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from inspect import iscoroutinefunction
 from os import PathLike
 from reprlib import Repr
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from memcore.errors import InvalidItemError, InvalidOptionError, NotFoundError
 from memcore.limits import IDEMPOTENCY_KEY_CHARS_MAX
@@ -37,6 +37,7 @@ __all__ = [
     "need_plain_function",
     "plain_message",
     "read_mapping",
+    "refuse_copies",
     "shown",
 ]
 
@@ -61,6 +62,19 @@ def shown(value: object) -> str:
 def counted(count: int, noun: str, nouns: str = "") -> str:
     """A number and its noun: "1 item", "2,000 items"; ``nouns`` is a plural that ends not in -s."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def refuse_copies(handle: object) -> NoReturn:
+    """Stand for ``__reduce__`` of what belongs to an open database.
+
+    Raises:
+        TypeError: always.
+    """
+    msg = (
+        f"{type(handle).__name__} belongs to a database that is open in this process, and can be "
+        "neither copied nor pickled: hand over the path and names, and open the database there"
+    )
+    raise TypeError(msg)
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:

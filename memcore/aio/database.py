@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from memcore.aio.commit import CommitFuture
 from memcore.aio.memory import AsyncMemories
@@ -193,6 +193,13 @@ class _OpeningDatabase:
     def __await__(self) -> Generator[Any, None, AsyncDatabase]:
         return self._open().__await__()
 
+    def __getattr__(self, name: str) -> NoReturn:
+        msg = (
+            f"the database is not open yet, so it has no {name!r}: 'db = await "
+            "memcore.aio.open(...)' or 'async with memcore.aio.open(...) as db' opens it"
+        )
+        raise AttributeError(msg, name=name, obj=self)
+
     async def _open(self) -> AsyncDatabase:
         opened = await asyncio.to_thread(open_database, self._path, **self._options)
         return AsyncDatabase(opened)
@@ -224,6 +231,9 @@ class AsyncDatabase:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def __repr__(self) -> str:
+        return f"Async{self._database!r}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -493,7 +503,8 @@ class AsyncDatabase:
             progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
-            StoreAccessError: the target exists or cannot be written.
+            TargetExistsError: the target exists.
+            StoreAccessError: it cannot be written.
             StoreFullError: no space left for the copy.
             CorruptStoreError: the copy, and so the database, has findings; nothing was created.
         """

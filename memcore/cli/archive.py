@@ -18,7 +18,7 @@ from memcore.cli.options import (
     verb,
     yes_option,
 )
-from memcore.cli.output import complain, emit_json, print_table, timestamp
+from memcore.cli.output import complain, emit_json, print_table, timestamp, warn
 from memcore.options import checked_file, counted
 
 __all__ = [
@@ -69,6 +69,9 @@ def archived_data(
     ARCHIVE is a directory, or the URL of object storage: s3://bucket/prefix, gs://, az://. What is
     written out can be imported: memcore archive ARCHIVE --to - | memcore import -
     """
+    if to == "-" and as_json:
+        msg = "--json: with --to -, standard output has the lines themselves; name a file"
+        raise memcore.InvalidOptionError(msg)
     if erase:
         if user is None or session is not None or to is not None:
             complain("--erase: name the --user, and neither --session nor --to")
@@ -90,18 +93,41 @@ def archived_data(
     if to is not None:
         lines = found.lines(user=user, app=app, session=session)
         name = to if to == "-" else checked_file("--to", to)
+        written = 0
         with export_target(name, archive, "jsonl", overwrite=False) as target:
             for line in lines:
                 target.write(line)
+                written += 1
+        if not written:
+            _warn_of_nothing(archive, user, session)
+        if as_json:
+            emit_json("archive", {"to": to, "lines": written, "bytes": os.path.getsize(name)})
+        elif to != "-":
+            size = counted(os.path.getsize(name), "byte")
+            warn(f"{to}: {counted(written, 'line')}, {size}")
         return
-    listed = found.sessions(user=user, app=app)
-    _show([each for each in listed if session in (None, each.session)], as_json=as_json)
+    listed = [
+        each for each in found.sessions(user=user, app=app) if session in (None, each.session)
+    ]
+    if not listed:
+        _warn_of_nothing(archive, user, session)
+    _show(listed, as_json=as_json)
+
+
+def _warn_of_nothing(archive: str, user: str | None, session: str | None) -> None:
+    whose = "" if session is None else f" of session {session!r}"
+    whose += "" if user is None else f" of user {user!r}"
+    warn(f"{archive}: nothing{whose} is archived there")
 
 
 def _need_directory(archive: str) -> None:
-    if "://" not in archive and not os.path.isdir(archive):
-        msg = f"{archive}: there is no such directory"
-        raise memcore.NotFoundError(msg)
+    if "://" in archive or os.path.isdir(archive):
+        return
+    if os.path.exists(archive):
+        msg = f"{archive}: is a file, not a directory; 'memcore import' reads what a sweep wrote"
+        raise memcore.InvalidOptionError(msg)
+    msg = f"{archive}: there is no such directory"
+    raise memcore.NotFoundError(msg)
 
 
 def _show(found: list[memcore.ArchivedSession], *, as_json: bool) -> None:

@@ -38,7 +38,7 @@ from memcore.cli.output import Progress, emit_json, print_pairs, progress, warn_
 from memcore.exchange.lines import FORMATS, Title
 from memcore.exchange.load import Imported, ImportOptions
 from memcore.importing import KINDS, ImportReport
-from memcore.options import checked_path
+from memcore.options import checked_path, counted
 from memcore.records import record
 from memcore.store.datafile import LMDB_MAGIC
 from memcore.store.interface import SERVER_SCHEMES
@@ -53,8 +53,18 @@ _VALUE_BYTES_MAX: Final = 256 * 1024**2
 """Of a source that may be one JSON value, which is read at once."""
 _BLANK: Final = b"\xef\xbb\xbf \t\r\n"
 """Around a value: a byte order mark, and white space."""
+_OTHERS: Final = {
+    b"SQLite format 3\0": "an SQLite database: --from adk, langchain-sql, langgraph, mem0 or "
+    "openai-agents reads it",
+    b"PK\x03\x04": "a zip archive: --from chatgpt reads that of an export of ChatGPT",
+    b"\x1f\x8b": "compressed: unpack it, as with 'gunzip -c FILE | memcore import -'",
+    b"\x28\xb5\x2f\xfd": "compressed: --from codex reads a rollout; unpack others",
+}
+"""Beginnings of other kinds of files, and how to read them."""
 _HEAD_BYTES: Final = 64 * 1024
 """Of a source that is looked at before a database is made."""
+_TOLD: Final = ("conversations", "sessions", "items", "skipped", "failed")
+"""Counts of an import of lines that come first, and are printed even if they are 0."""
 _ALWAYS: Final = ("kind", "path", "read", "present")
 """Counts that are printed even if they are 0."""
 
@@ -274,6 +284,10 @@ def _need_json(file: str) -> None:
         return
     with open(file, "rb") as source:
         head = source.read(_HEAD_BYTES)
+    for magic, told in _OTHERS.items():
+        if head.startswith(magic):
+            msg = f"{file}: is {told}"
+            raise memcore.SourceError(msg, place=file)
     if head[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
         return  # each line is told of
     begins = [line.strip(_BLANK)[:1] for line in head.splitlines()]
@@ -387,7 +401,11 @@ def _summarize(
 ) -> None:
     """Print the counts and warn about each failure; exit with code 1 if there is one."""
     as_is = (f"{fault}; stored as it is" for fault in done.unreadable)
-    warn_all((*done.left_out, *as_is, *done.failures), f"{file}: ")
+    no_place = (
+        f"the field {name!r:.40} of {counted(count, 'conversation')} has no place in a session"
+        for name, count in sorted(done.ignored.items())
+    )
+    warn_all((*done.left_out, *no_place, *as_is, *done.failures), f"{file}: ")
     shown: dict[str, Any] = asdict(done)
     for name in ("left_out", "unreadable", "failures"):
         shown[name] = len(shown.pop(name))
@@ -395,8 +413,10 @@ def _summarize(
     if as_json:
         emit_json("import", shown | {"dry_run": dry_run})
     else:
-        shown["seconds"] = f"{figures['seconds']:.2f}"
-        print_pairs((name.replace("_", " "), value) for name, value in shown.items())
+        shown |= {"ignored": sum(done.ignored.values()), "seconds": f"{figures['seconds']:.2f}"}
+        told = {name: shown.pop(name) for name in _TOLD} | shown
+        pairs = ((name, value) for name, value in told.items() if value or name in _TOLD)
+        print_pairs((name.replace("_", " "), value) for name, value in pairs)
         _tell_dry_run(dry_run)
     if done.failures:
         raise SystemExit(ExitCode.FINDINGS)

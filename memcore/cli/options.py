@@ -387,9 +387,16 @@ def need_file(store: str) -> None:
         InvalidOptionError: the path is empty, or an address that memcore does not know.
     """
     need_directory(store)
-    if not (store.startswith(SERVER_SCHEMES) or os.path.exists(store)):
+    if store.startswith(SERVER_SCHEMES):
+        return
+    try:
+        os.stat(store)
+    except FileNotFoundError as exc:
         msg = f"{store}: there is no such file; 'memcore import' makes one"
-        raise memcore.NotFoundError(msg)
+        raise memcore.NotFoundError(msg) from exc
+    except OSError as exc:
+        msg = f"{store}: {exc.strerror}"
+        raise memcore.StoreAccessError(msg) from exc
 
 
 def preset_or_file(

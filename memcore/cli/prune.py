@@ -20,6 +20,7 @@ from memcore.cli.options import (
     threads_of,
     user_option,
     verb,
+    warn_of_stranger,
     writing,
     yes_option,
 )
@@ -78,6 +79,7 @@ def prune_threads(
     refused: list[dict[str, str]] = []
     first: memcore.MemcoreError | None = None
     with reading(store) if dry_run else writing(store) as db:
+        warn_of_stranger(db, user, app)
         for graph, name in _chosen(db, thread_ids, user=user, app=app):
             try:
                 done.append(_pruned(graph, name, rule, dry_run=dry_run))

@@ -18,6 +18,7 @@ from memcore.cli.options import (
     store_option,
     user_option,
     verb,
+    warn_of_stranger,
     writing,
 )
 from memcore.cli.output import Progress, emit_json, print_pairs, print_table, progress, warn
@@ -83,6 +84,7 @@ def recount_sessions(
     by = get_counter(counter)
     started = time.perf_counter()
     with reading(store) if dry_run else writing(store) as db:
+        warn_of_stranger(db, user, app)
         listed = list(db.sessions(user=user, app=app))
         if every:
             chosen = [entry for entry in listed if entry.counter != by.id]

@@ -19,6 +19,7 @@ from memcore.cli.options import (
     store_option,
     user_option,
     verb,
+    warn_of_stranger,
     yes_option,
 )
 from memcore.cli.options import writing as opened
@@ -80,6 +81,7 @@ def redact_store(
     rule = redaction_policy(policy)
     assert rule is not None  # noqa: S101 - a preset's name is a policy
     with reading(store) if dry_run else opened(store) as db:
+        warn_of_stranger(db, user, app)
         found = list(_findings(db, rule, (user, app), write=yes))
     found = [each for each in found if each.classes or each.is_left]
     if as_json:

@@ -17,6 +17,7 @@ from memcore.cli.options import (
     store_option,
     user_option,
     verb,
+    warn_of_stranger,
     writing,
 )
 from memcore.cli.output import emit_json, escape, timestamp, warn
@@ -64,6 +65,7 @@ def search_sessions(
 ) -> None:
     """Find the items that best match some words. Reads the newest items that are not indexed."""
     with writing(store) if index or reindex else reading(store) as db:
+        warn_of_stranger(db, user, app)
         if reindex:
             db.reindex(user=user, app=app)
         elif index:

@@ -20,6 +20,7 @@ from memcore.cli.options import (
     threads_of,
     user_option,
     verb,
+    warn_of_stranger,
 )
 from memcore.cli.output import clip, emit_json, escape, print_pairs, print_table, timestamp
 from memcore.cli.show import PREVIEW_CHARS, kind_of
@@ -56,6 +57,7 @@ def show_tree(
 ) -> None:
     """Show the tree of sessions and their forks, with their checkpoints."""
     with reading(store) as db:
+        warn_of_stranger(db, user, app)
         forest = _Forest(db.branches(user=user, app=app))
         if session_id is not None and not forest.starts(session_id):
             msg = f"there is no session {session_id!r} in {db.path}; 'memcore ls' lists them"
@@ -167,6 +169,7 @@ def list_sessions(
 ) -> None:
     """List sessions with their items, tokens and open calls; or the threads of graphs."""
     with reading(store) as db:
+        warn_of_stranger(db, user, app)
         graphs = threads_of(db, user, app)
         if threads:
             _list_threads(list(graphs), as_json=as_json)

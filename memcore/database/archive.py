@@ -705,7 +705,7 @@ def open_archive(
     scheme = target.partition("://")[0] if isinstance(target, str) and "://" in target else ""
     if scheme:
         if scheme not in _SCHEMES:
-            known = ", ".join(f"{each}://" for each in _SCHEMES)
+            known = ", ".join(f"{each}://" for each in _SCHEMES[:-1])
             msg = f"archive: expected a directory or a URL ({known}), got {scheme:.20}://"
             raise InvalidOptionError(msg)
         return Archive(_Bucket(str(target), options), key=key)

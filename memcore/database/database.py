@@ -552,7 +552,8 @@ class Database:
             progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
-            StoreAccessError: the target exists or cannot be written.
+            TargetExistsError: the target exists.
+            StoreAccessError: it cannot be written.
             StoreFullError: no space left for the copy.
             CorruptStoreError: the copy, and so the database, has findings; nothing was created.
         """

@@ -404,6 +404,8 @@ class Conversation(NamedTuple):
     name: str | None
     """Name given in the line."""
     messages: list[dict[str, Any]]
+    ignored: tuple[str, ...] = ()
+    """Names of its other fields, which have no place in a session."""
     app: str = "default"
     user: str = "default"
     policy: str | None = None
@@ -412,21 +414,36 @@ class Conversation(NamedTuple):
     def of(cls, found: Any) -> Conversation:
         """Validate the conversation of a parsed line: an object, or just its messages.
 
+        Instructions beside the messages, as Anthropic's ``system``, become the first one.
+
         Raises:
             InvalidItemError: it is neither.
         """
         if not isinstance(found, dict):
             return cls(None, _messages("the line", found))
-        name = found.get("id")
+        key = next((key for key in _NAMES if found.get(key) is not None), "id")
+        name = found.get(key)
         if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
-            refuse(f"id: expected a non-empty string or a number, got {name!r:.40}")
+            refuse(f"{key}: expected a non-empty string or a number, got {name!r:.40}")
         metadata = found.get("metadata")
         owner = metadata.get("memcore") if isinstance(metadata, dict) else None
         said = {} if owner is None else checked_fields("metadata.memcore", owner)
         if "messages" not in found:
+            _refuse_foreign(found)
             refuse('\'messages\' is missing: a conversation is {"id": ..., "messages": [...]}')
         messages = _messages("messages", found["messages"])
-        return cls(None if name is None else str(name), messages, **said)
+        system = found.get("system")
+        if isinstance(system, str | list) and system:
+            messages = [{"role": "system", "content": system}, *messages]
+        has_owner = isinstance(metadata, dict) and metadata.keys() == {"memcore"}
+        known = {key, "messages"}
+        known |= {"metadata"} if has_owner else set()
+        known |= {"system"} if isinstance(system, str | list | None) else set()
+        ignored = tuple(str(each) for each in found if each not in known)
+        return cls(None if name is None else str(name), messages, ignored, **said)
+
+
+_NAMES: Final = ("id", "conversation_id", "session_id")
 
 
 def _messages(what: str, found: Any) -> list[dict[str, Any]]:
@@ -435,7 +452,21 @@ def _messages(what: str, found: Any) -> list[dict[str, Any]]:
     for at, message in enumerate(found):
         if not isinstance(message, dict):
             refuse(f"messages[{at}]: expected an object, got {type(message).__name__}")
+        _refuse_foreign(message)
     return found
+
+
+def _refuse_foreign(found: dict[str, Any]) -> None:
+    """Refuse a conversation or a message of an export that another reader knows."""
+    kind = ""
+    if isinstance(found.get("mapping"), dict):
+        kind = "chatgpt"
+    elif isinstance(found.get("conversations"), list) or found.keys() & {"from", "value"} == {
+        "from", "value",
+    }:  # fmt: skip
+        kind = "sharegpt"
+    if kind and "role" not in found:
+        refuse(f"it is of another format: --from {kind} (memcore.importing.read) reads it")
 
 
 def parse_line(line: bytes) -> Any:

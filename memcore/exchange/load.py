@@ -91,6 +91,7 @@ from memcore.session.read import iter_items
 from memcore.store.interface import ReadTxn, Txn
 from memcore.tokens import TokenCounter
 from memcore.wire import policy_name
+from memcore.wire.convert import policy_of
 
 __all__ = [
     "ImportListener",
@@ -200,6 +201,8 @@ class Imported:
     left_out: list[str] = field(default_factory=list)
     """Sessions skipped because another one had their name (``on_conflict="skip"``), each with the
     line."""
+    ignored: dict[str, int] = field(default_factory=dict)
+    """Fields of conversations that have no place in a session, by name."""
     unreadable: list[str] = field(default_factory=list)
     """Conversations with items that are no message of any format, stored as they are: each with the
     line and the first of them."""
@@ -603,6 +606,10 @@ class _Import:
         name = f"{options.unnamed}-{line:06d}" if said.name is None else said.name
         policy = options.policy or said.policy or engine.policy
         policy_name(policy)
+        if options.format == "auto" and not (options.policy or said.policy):
+            policy = policy_of(said.messages, engine.policy)
+        for field_name in said.ignored:
+            self.done.ignored[field_name] = self.done.ignored.get(field_name, 0) + 1
         counter, now_ms = options.counter or engine.counter, engine.now_ms()
         title = self._named(
             Title(name, said.app, said.user, policy, counter.id, 1, 1, now_ms, now_ms, 0, 0)

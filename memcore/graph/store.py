@@ -25,6 +25,7 @@ from memcore.graph.prune import (
 from memcore.graph.read import Deltas, Listing
 from memcore.graph.rows import Place
 from memcore.graph.write import NewCheckpoint, NewWrites, Writing, admitting
+from memcore.options import refuse_copies
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
 from memcore.rows.lifecycle import need_free
@@ -58,6 +59,8 @@ class GraphStore(Listing, Deltas):
     Handles are created by ``scope.graph`` and may be shared by threads. ``plan_*`` methods return
     the steps of a change, for callers that commit from an event loop.
     """
+
+    __reduce__ = refuse_copies
 
     def __init__(
         self,

@@ -35,8 +35,7 @@ from memcore.importing.source import (
     name_of_file,
     refuse_source,
 )
-from memcore.wire import get_policy
-from memcore.wire.convert import wire_of
+from memcore.wire.convert import policy_of
 
 __all__ = [
     "read_chatgpt",
@@ -215,13 +214,16 @@ def _plain(place: str, found: Any, name: str, notes: Notes) -> Record:
         return SourceFailure(place, str(error))
     owner = found.get("metadata") if isinstance(found, dict) else None
     has_owner = isinstance(owner, dict) and "memcore" in owner
+    for ignored in said.ignored:
+        if ignored not in _TIMES:
+            notes.skip(f"field {ignored!r:.40} of conversations", place=place)
     items = [
         SourceItem(checked_message(message, notes), _time_of(message)) for message in said.messages
     ]
     return SourceConversation(
         place,
         said.name or name,
-        said.policy or policy_of(said.messages),
+        said.policy or policy_of(said.messages, "openai_chat"),
         items,
         app=said.app if has_owner else None,
         user=said.user if has_owner else None,
@@ -230,21 +232,14 @@ def _plain(place: str, found: Any, name: str, notes: Notes) -> Record:
 
 
 def _time_of(found: dict[str, Any]) -> int | None:
-    for name in ("created_at", "timestamp", "create_time", "created"):
+    for name in _TIMES:
         time = micros_of(found.get(name))
         if time:
             return time
     return None
 
 
-def policy_of(messages: list[dict[str, Any]]) -> str:
-    """Return the pair policy of the format that messages are written in."""
-    found = {wire_of(message) for message in messages} - {"plain"}
-    names: dict[str, str] = {get_policy(name).wire: name for name in _POLICIES}
-    return names.get(next(iter(found), ""), "openai_chat") if len(found) <= 1 else "openai_chat"
-
-
-_POLICIES: Final = ("langchain", "gemini", "anthropic", "openai_responses", "openai_chat")
+_TIMES: Final = ("created_at", "timestamp", "create_time", "created")
 
 
 # --- ShareGPT -------------------------------------------------------------------------------------

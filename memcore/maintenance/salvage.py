@@ -21,8 +21,8 @@ from memcore.errors import (
     KeyNeededError,
     NotFoundError,
     StorageError,
-    StoreAccessError,
     StoreFormatError,
+    TargetExistsError,
     WrongKeyError,
 )
 from memcore.files import remove_unfinished
@@ -317,7 +317,8 @@ def salvage(
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: contents are encrypted and cannot be read.
         NotFoundError: there is no damaged file.
-        StoreAccessError: the target exists or cannot be written, or the source cannot be read.
+        TargetExistsError: the target exists.
+        StoreAccessError: it cannot be written, or the source cannot be read.
         StoreLockedError: the damaged file is open.
         StoreFullError: there is no space left for the new file.
         StoreFormatError: nothing in the file was written by memcore, or a newer version wrote it.
@@ -332,7 +333,7 @@ def salvage(
         raise NotFoundError(msg)
     if os.path.lexists(final):
         msg = f"{final}: exists; salvage makes a new file"
-        raise StoreAccessError(msg)
+        raise TargetExistsError(msg)
     fd = open_locked(source, read_only=True)
     try:
         with exclusively(fd, source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from memcore.codec.values import encode_json
 from memcore.errors import ClosedError, InvalidUpdateError, RevisionConflict
@@ -498,6 +498,10 @@ class BatchContext:
     def __enter__(self) -> ChangeBatch:
         self._batch.need_open()
         return self._batch
+
+    def __getattr__(self, name: str) -> NoReturn:
+        msg = f"the block has {name!r}: 'with session.batch() as batch: batch.{name}(...)'"
+        raise AttributeError(msg, name=name, obj=self)
 
     def __exit__(
         self,

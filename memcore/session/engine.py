@@ -40,7 +40,7 @@ from memcore.errors import (
 from memcore.limits import ITEM_BYTES_MAX, ITEM_INLINE_BYTES_MAX
 from memcore.log import CachedSession, CachedSessions, Head, Prepared, SessionTxn, SessionTxns
 from memcore.model import Envelope
-from memcore.options import checked_int
+from memcore.options import checked_int, refuse_copies
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import FLAG_LEASED, SEQ_END, head_key
@@ -553,6 +553,7 @@ T = TypeVar("T")
 class Engine:
     """State shared by all handles of an open database."""
 
+    __reduce__ = refuse_copies
     store: Store
     counter: TokenCounter
     """Counter of new sessions."""
@@ -843,6 +844,7 @@ class SessionRef(RefFields):
         "temporary",
         "user",
     )
+    __reduce__ = refuse_copies
     engine: Engine
     options: SessionOptions
     log: CachedSession | None

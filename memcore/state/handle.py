@@ -69,7 +69,7 @@ class Watching:
         self._store = store
         self._find = find
         self._place: Place | None = None
-        """Where the state was at the last look; a session made anew under its name has another."""
+        """Place of the state at the last look; a session made anew under its name has another."""
 
     def counter(self) -> int:
         """Return the current counter."""

@@ -41,7 +41,7 @@ from memcore.limits import (
     MAP_BYTES_MIN,
     STEADY_INTERVAL_MS_DEFAULT,
 )
-from memcore.options import checked_path
+from memcore.options import checked_path, refuse_copies
 from memcore.privacy.keyring import SUFFIX, Key, KeyProvider, KeyRing, Secret, key_provider
 from memcore.records import record
 from memcore.store.datafile import DURABILITIES, ENCRYPTED, LOCK, Format, newest_meta, take_whole
@@ -800,6 +800,8 @@ class LmdbStore:
         env.handles[id(self)] = ref(self)
         if env.superseded:  # behind the line above: ``supersede`` bars the handles that it finds
             self._bars_writes = True
+
+    __reduce__ = refuse_copies
 
     def __del__(self) -> None:
         env = self._env

@@ -37,12 +37,13 @@ from memcore.wire.message import (
     results_of,
     value_at,
 )
-from memcore.wire.policy import PairPolicy
+from memcore.wire.policy import PairPolicy, get_policy
 from memcore.wire.render import is_responses_item, lead_in_message, rename_repeated_calls, render
 
 __all__ = [
     "all_native",
     "convert_entries",
+    "policy_of",
     "wire_of",
 ]
 
@@ -198,6 +199,21 @@ def wire_of(message: Message) -> str:
     if role in ("user", "assistant", "system") and message.keys() <= {"role", "content"}:
         return "plain"
     return "chat"
+
+
+_POLICIES: Final = ("langchain", "gemini", "anthropic", "openai_responses", "openai_chat")
+"""Policies of the providers' formats, one each."""
+
+
+def policy_of(messages: Iterable[Message], default: str) -> str:
+    """Return the policy of the one format that messages are written in.
+
+    ``default``: that of messages that any format, or more than one, writes like this; and of those
+    in its own format.
+    """
+    found = {wire_of(message) for message in messages} - {"plain", get_policy(default).wire}
+    names: dict[str, str] = {get_policy(name).wire: name for name in _POLICIES}
+    return names.get(found.pop(), default) if len(found) == 1 else default
 
 
 def _is_native(message: Message, wire: str) -> bool:

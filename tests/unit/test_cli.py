@@ -411,6 +411,7 @@ def test_malformed_lines_are_reported_and_the_others_loaded(tmp_path, lines) -> 
     found = json.loads(ran.stdout)
     assert (found["failed"], found["conversations"]) == (len(BAD_LINES), 2)
     reported = ran.stderr.splitlines()
+    assert "the field 'model' of 1 conversation has no place" in reported.pop(0)
     assert len(reported) == len(BAD_LINES)
     for number, (line, reason) in enumerate(zip(reported, BAD_LINES.values(), strict=True), 1):
         assert line.startswith(f"memcore: {lines}: line {number}: "), line

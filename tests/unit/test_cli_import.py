@@ -198,3 +198,58 @@ def test_a_dry_run_with_a_server_is_refused(tmp_path) -> None:
     )
     assert ran.exit_code == ExitCode.USAGE
     assert "--dry-run" in ran.stderr
+
+
+@pytest.mark.parametrize("kind", [(), ("--from", "json")])
+def test_instructions_beside_the_messages_are_kept_and_other_fields_told(tmp_path, kind) -> None:
+    store, file = tmp_path / "a.memcore", tmp_path / "f.jsonl"
+    said = {"session_id": "x", "system": "Be brief.", "tools": [1], "messages": TALK}
+    file.write_text("".join(json.dumps({**said, "session_id": f"x{at}"}) + "\n" for at in "123"))
+    ran = CliRunner().invoke(app, ["import", *kind, str(file), "--store", str(store)])
+    assert ran.exit_code == 0
+    told = ran.stdout if kind else ran.stderr
+    assert told.count("tools") == 1
+    with memcore.open(store) as db:
+        assert texts(db.session("x2")) == ["Be brief.", "q", "a"]
+        assert next(iter(db.session("x2").items())).kind.name == "SYSTEM"
+
+
+def test_conversations_get_the_policy_of_the_format_they_are_written_in(tmp_path) -> None:
+    store, file = tmp_path / "a.memcore", tmp_path / "f.jsonl"
+    call = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
+    answer = {"type": "tool_result", "tool_use_id": "c1", "content": "x"}
+    talks = {
+        "anthropic": [user("q"), assistant([call]), user([answer])],
+        "gemini": [{"role": "user", "parts": [{"text": "q"}]}],
+        "openai_chat": TALK,
+    }
+    lines = (json.dumps({"id": name, "messages": talk}) for name, talk in talks.items())
+    file.write_text("\n".join(lines))
+    ran = CliRunner().invoke(app, ["import", str(file), "--store", str(store)])
+    assert ran.exit_code == 0
+    with memcore.open(store) as db:
+        for name in talks:
+            assert memcore.validate(db.session(name).context().messages, policy=name) == []
+            assert db.session(name).policy == name
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (json.dumps([{"title": "t", "mapping": {}}]), "--from chatgpt"),
+        (json.dumps([{"conversations": [{"from": "human", "value": "q"}]}]), "--from sharegpt"),
+        (json.dumps({"from": "human", "value": "q"}), "--from sharegpt"),
+        ("SQLite format 3\0", "--from adk, langchain-sql, langgraph, mem0 or openai-agents"),
+        ("PK\x03\x04", "--from chatgpt"),
+        ("\x1f\x8b\x08", "gunzip"),
+    ],
+)
+def test_what_another_reader_knows_is_told(tmp_path, content, told) -> None:
+    store, file = tmp_path / "a.memcore", tmp_path / "f"
+    file.write_bytes(content.encode("latin-1"))
+    ran = CliRunner().invoke(app, ["import", str(file), "--store", str(store)])
+    assert ran.exit_code in (ExitCode.FINDINGS, ExitCode.CORRUPT)
+    assert told in ran.stderr
+    if store.exists():
+        with memcore.open(store) as db:
+            assert list(db.sessions()) == []

@@ -124,7 +124,7 @@ class _Plan:
     found: dict[str, Json | None] = field(default_factory=dict)
     """The values of these fields when the values to restore were chosen."""
     versions: list[tuple[int, int, str, Any]] = field(default_factory=list)
-    """What deleted events set: the session whose state it was, its counter, field and value."""
+    """Changes of the deleted events: the session whose state it was, counter, field and value."""
 
 
 @record(slots=True)

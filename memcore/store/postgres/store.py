@@ -43,6 +43,7 @@ from memcore.errors import (
     StoreAccessError,
     StoreFormatError,
 )
+from memcore.options import refuse_copies
 from memcore.privacy.keyring import Secret
 from memcore.store.commit import CommitQueue, WriterNeeded, copy_of, stored_alone
 from memcore.store.datafile import FORMAT_KEY, Format
@@ -572,6 +573,7 @@ class PostgresStore(EnvironmentFields):
     queue: CommitQueue
     notifier: Notifier
     is_server = True
+    __reduce__ = refuse_copies
 
     def __init__(
         self,
