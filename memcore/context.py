@@ -230,13 +230,22 @@ def _may_start(ledger: AnyLedger, policy: PairPolicy, position: int) -> bool:
     return position == end or ItemKind(ledger.kind_at(position)) in policy.starts
 
 
-def overflow_error(needed: int, budget: int) -> ContextOverflowError:
-    """Return the error for a context whose smallest legal form is larger than the budget."""
-    msg = (
-        f"the smallest legal context needs {counted(needed, 'token')}, {needed - budget:,} more "
-        f"than the budget of {budget:,}: raise the budget, compact the session, or shorten its "
-        "largest items"
-    )
+def overflow_error(needed: int, budget: int, summary_tokens: int = 0) -> ContextOverflowError:
+    """Return the error for a context whose smallest legal form is larger than the budget.
+
+    ``summary_tokens``: of these, those of the summary.
+    """
+    way = "compact a session, or shorten the largest items"
+    if 2 * summary_tokens > needed:
+        way = (
+            f"or undo the compaction, whose summary has {summary_tokens:,} tokens (uncompact()), and "
+            "compact with one that writes less, such as Extractive(lines_max=10)"
+        )
+    room = f"{needed - budget:,} more than the budget of {budget:,}"
+    if budget < 1:
+        room = "and reserve_tokens leaves nothing of the budget"
+    needs = f"the smallest legal context needs {counted(needed, 'token')}"
+    msg = f"{needs}, {room}: raise the budget, {way}"
     return ContextOverflowError(msg, needed_tokens=needed, budget_tokens=budget)
 
 
@@ -473,7 +482,7 @@ def build(pick: Callable[[int], Selection | None]) -> Context | None:
             break
         needed = min(needed or tokens, tokens)
         if choice.last:
-            raise overflow_error(needed, picked.budget)
+            raise overflow_error(needed, picked.budget, picked.material.summary_tokens or 0)
         repaired |= choice.fits
         at_least, generation = choice.cut + 1, picked.generation
     limit = "repair" if repaired else choice.limited_by
