@@ -238,8 +238,8 @@ def overflow_error(needed: int, budget: int, summary_tokens: int = 0) -> Context
     way = "compact a session, or shorten the largest items"
     if 2 * summary_tokens > needed:
         way = (
-            f"or undo the compaction, whose summary has {summary_tokens:,} tokens (uncompact()), and "
-            "compact with one that writes less, such as Extractive(lines_max=10)"
+            f"or undo the compaction, whose summary has {summary_tokens:,} tokens (uncompact()), "
+            "and compact with one that writes less, such as Extractive(lines_max=10)"
         )
     room = f"{needed - budget:,} more than the budget of {budget:,}"
     if budget < 1:

@@ -19,6 +19,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import emit_json, escape, print_pairs
+from memcore.privacy import redaction_policy
 from memcore.session.content_filter import demand
 
 __all__ = [
@@ -49,6 +50,8 @@ def demand_of_store(
     audit, and takes effect at the next open.
     """
     changes = redact is not None or no_guards
+    if redact not in (None, _NONE):
+        redaction_policy(redact)  # an unknown one is told before anything is asked
     if changes:
         do = "change how all that is stored from now on is redacted or judged"
         need_choice(dry_run, yes, see="what would be demanded", do=do)

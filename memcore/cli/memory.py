@@ -19,6 +19,7 @@ from memcore.cli.options import (
     FiniteRange,
     InOrder,
     dry_run_option,
+    find_session,
     json_option,
     need_choice,
     reading,
@@ -349,7 +350,12 @@ def extract_memories(
 
     Items that were not read yet are read by rules that need no model.
     """
-    with _memory(store, app, user, writes=True) as memory:
+    with writing(store) as db:
+        if session is None:
+            _warn_of_stranger(db, user, app, may_be_new=True)
+        else:
+            find_session(db, session, user=user, app=app)
+        memory = db.scope(app=app, user=user).memory
         reports = (
             memcore.MemoryWorker().daily(memory) if session is None else [memory.extract(session)]
         )
@@ -508,7 +514,7 @@ def _grant_table(grants: list[memcore.Grant]) -> None:
     headings = ("id", "from", "to", "kinds", "labels", "redact", "until")
     rows = [
         (
-            str(each.id), f"{each.app}/{each.user}", f"{each.to_app}/{each.to_user}",
+            str(each.id), f"{each.user} in {each.app}", f"{each.to_user} in {each.to_app}",
             "all" if each.kinds is None else ", ".join(each.kinds),
             ", ".join(f"{name}={text}" for name, text in each.labels.items()),
             each.redact or "", "" if each.until is None else timestamp(each.until),

@@ -130,7 +130,7 @@ def _fields(hit: SearchHit) -> dict[str, object]:
 def _print_hit(hit: SearchHit) -> None:
     """Print a hit; its words are bold on a terminal and in brackets elsewhere."""
     before, behind = (_BOLD, _PLAIN) if sys.stdout.isatty() else ("[", "]")
-    place = "/".join(escape(name) for name in (hit.app, hit.user, hit.session_id))
+    place = "/".join(escape(name) for name in (hit.user, hit.app, hit.session_id))
     print(f"{hit.score:6.2f}  {place} {hit.seq}  {timestamp(hit.item.created_at)}")
     shown, at = "", 0
     for start, stop in hit.highlights:

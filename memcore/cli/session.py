@@ -145,7 +145,7 @@ def rewind_session(
     else:
         names = ", ".join(map(escape, fields[:_FIELDS_SHOWN]))
         more = len(fields) - _FIELDS_SHOWN
-        text += f"the state is that of then: {names}{f' and {more:,} more' * (more > 0)} differ"
+        text += f"these fields get the values of then: {names}{f' and {more:,} more' * (more > 0)}"
     _told(as_json, "rewind", text, dry_run=dry_run, session=session.id,
           taken_back=away, put_back=back, state=state, fields=fields)  # fmt: skip
 

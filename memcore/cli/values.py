@@ -123,6 +123,8 @@ def _asked(key: str | None, set_to: str | None, *, delete: bool, dry_run: bool, 
     if changes and (not key or (set_to is not None and delete)):
         complain("name one value, and say either --set JSON or --delete")
         raise SystemExit(ExitCode.USAGE)
+    if set_to is not None:
+        _parsed(set_to)  # a malformed value is told before anything is asked
     if changes:
         need_choice(dry_run, yes, see="what would be changed", do="change what is stored")
     return changes
@@ -135,17 +137,21 @@ def _changed(of: Any, key: str, set_to: str | None, *, dry_run: bool) -> dict[st
         if not dry_run:
             of.delete(key)
         return {}
+    value = _parsed(set_to)
+    if not dry_run:
+        of.put(key, value)
+    return {key: value}
+
+
+def _parsed(set_to: str) -> Any:
     try:
-        value = json.loads(set_to)
+        return json.loads(set_to)
     except RecursionError as exc:
         msg = f"--set: nested deeper than the {JSON_DEPTH_MAX} levels that can be stored"
         raise memcore.InvalidOptionError(msg) from exc
     except ValueError as exc:
         msg = f"--set: expected JSON (a text needs quotes: '\"text\"'), got {set_to[:80]!r}: {exc}"
         raise memcore.InvalidOptionError(msg) from exc
-    if not dry_run:
-        of.put(key, value)
-    return {key: value}
 
 
 def _one(found: Any, missing: Any, key: str) -> Any:

@@ -113,8 +113,8 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
     if value[:1] == _CLEAR_HEAD or is_encrypted(key, value):
         raise _tampered(key, value[0])
     msg = (
-        f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): it was damaged "
-        "on the device; run 'memcore check' to list all damaged rows and restore from a backup"
+        f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): the file is "
+        "damaged there; 'memcore check --repair-plan' says what is and what to do about it"
     )
     raise CorruptValueError(msg, key=key)
 

@@ -178,15 +178,16 @@ def key_provider(given: Any) -> KeyProvider:
     """
     if isinstance(given, KeyProvider):
         return given
+    forms = f"as os.urandom({KEY_BYTES}) makes"
     if isinstance(given, str):
-        given = _found(given)
+        given, forms = _found(given), f"{2 * KEY_BYTES} hexadecimal digits or as base64"
     elif callable(given):
         given = given()
     if not isinstance(given, bytes | bytearray):
         msg = f"key: expected {_FORMS}; got {type(given).__name__}"
         raise InvalidOptionError(msg)
     if len(given) != KEY_BYTES:
-        msg = f"key: expected {KEY_BYTES} bytes, as os.urandom({KEY_BYTES}) makes; got {len(given)}"
+        msg = f"key: expected {KEY_BYTES} bytes, {forms}; got {len(given)}"
         raise InvalidOptionError(msg)
     return _Fixed(bytes(given))
 

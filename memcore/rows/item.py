@@ -240,10 +240,12 @@ def orphan_error(item: Prepared, at: int) -> OrphanResultError:
     """Return the error for a result, at position ``at`` of its change, that answers no call."""
     closes = classify(item.message)[2]
     call_id = closes[0][1] if closes else ""
-    what = f"answers call {call_id!r}, which is not in the history" if closes else "names no call"
+    what = f"answers call {call_id!r}, which is not in the history; append the call first"
+    if not closes:
+        what = "names no call; give the call's id (tool_call_id, call_id or tool_use_id)"
     msg = (
-        f"the tool result at position {at} {what}; append the call first, or open the session with "
-        "orphans='keep' to store it as it is"
+        f"the tool result at position {at} {what}, or open the session with orphans='keep' to "
+        "store it as it is"
     )
     return OrphanResultError(msg, call_id=call_id, position=at)
 

@@ -307,6 +307,14 @@ def refusal(error: OSError, path: str) -> StorageError:
     return StoreAccessError(f"{path}: cannot write: {error.strerror}")
 
 
+def _new_file(temporary: str, final: str) -> int:
+    try:
+        return open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    except OSError as exc:
+        exc.filename = final  # the name that the caller knows
+        raise
+
+
 @contextmanager
 def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[str, int]]:
     """Create a temporary file in the directory of ``final``; yields its path and a descriptor.
@@ -324,7 +332,7 @@ def beside(final: str, *, like: os.stat_result | None = None) -> Iterator[tuple[
         raise StoreAccessError(f"{final}: cannot write: {exc.strerror}") from exc
     try:
         while fd < 0:
-            fd = open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            fd = _new_file(temporary, final)
             fcntl.flock(fd, fcntl.LOCK_SH)
             if not is_name_of(temporary, os.fstat(fd)):
                 # Removed before it was locked: to another PID namespace this process looks dead.
@@ -571,8 +579,7 @@ def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise CorruptStoreError(
-            f"{target}: was not made, for the copy is not sound: {findings[0]}{more}; run check on"
-            " the source, restore an older backup or salvage it"
+            f"{target}: was not made, for the copy would not be sound: {findings[0]}{more}"
         )
 
 

@@ -105,7 +105,10 @@ def find_run(fd: int, path: str) -> RedoArea:
             and slot_bytes % PAGE_BYTES == 0
         ):
             if (page + whole) * PAGE_BYTES > size:
-                raise CorruptStoreError(f"{path}: the file ends inside its reserved run")
+                raise CorruptStoreError(
+                    f"{path}: the file is cut off within its first pages; restore a backup, or "
+                    "'memcore salvage' keeps what is left"
+                )
             first = (page + 1) * PAGE_BYTES
             return RedoArea(head, seed, (first, first + slot_bytes), slot_bytes, mode == _RELAXED)
     raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store (no reserved run)")

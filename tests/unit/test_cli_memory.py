@@ -154,7 +154,7 @@ def test_grants(store, capsys, path):
     assert (grant["to_user"], grant["kinds"], grant["redact"]) == ("bob", ["fact"], "default")
     assert run(capsys, "grant", *asked, "--to-user", "carl", "--redact", "")[1].endswith("given\n")
     code, out, _ = run(capsys, "grants", "--store", store, "--user", "bob")
-    assert "default/alice" in out
+    assert "alice in default" in out
     code, out, _ = run(capsys, "grants", *asked, "--json")
     assert [each["id"] for each in json.loads(out)["grants"]] == [grant["id"], grant["id"] + 1]
     number = str(grant["id"])

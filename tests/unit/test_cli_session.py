@@ -52,7 +52,7 @@ def test_a_checkpoint_is_where_rewind_and_fork_go(store) -> None:
     assert (looked["taken_back"], looked["put_back"], looked["dry_run"]) == (2, 0, True)
     assert shown(store) == ["1", "2", "3"]
     done = run("rewind", "chat@1", "--yes").stdout
-    assert done == "2 items taken back, 0 put back; the state is that of then: plan differ\n"
+    assert done == "2 items taken back, 0 put back; these fields get the values of then: plan\n"
     assert shown(store) == ["1"]
     assert parsed("fork", "chat@three", "side")["items"] == 3
     assert parsed("fork", "chat@1", "early")["items"] == 1

@@ -250,8 +250,14 @@ def _mtime(entry: SessionEntry) -> int:
 
 def _folded(before: Any, key: Key, entries: Iterable[Entry]) -> Any:
     """Return the data of a session's summary with further lines, by the SDK's own function."""
-    from claude_agent_sdk import fold_session_summary  # noqa: PLC0415 - 168 MB come with it
-
+    try:
+        from claude_agent_sdk import fold_session_summary  # noqa: PLC0415 - 168 MB come with it
+    except ModuleNotFoundError as exc:
+        msg = (
+            "MemcoreSessionStore needs the Claude Agent SDK: install it with pip install "
+            f'"memcore-db[claude-agent-sdk]" ({exc})'
+        )
+        raise ImportError(msg, name=exc.name) from exc
     prev = None if before is None else {"session_id": key["session_id"], "mtime": 0, "data": before}
     return fold_session_summary(prev, dict(key), list(entries))["data"]
 
