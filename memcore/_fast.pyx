@@ -520,16 +520,38 @@ def classify(item):
 cdef bint _is_content(dict holder, object name):
     """True if a message's content or parts may be what they are: a text, a list, or nothing."""
     cdef object found = memcore_get(holder, name, None)
-    return found is None or isinstance(found, (str, list, tuple))
+    return found is None or isinstance(found, str) or _has_entries(found, texts=True)
+
+
+cdef bint _has_entries(object found, bint texts):
+    """True if an object is a list or tuple of dicts; with ``texts``, of texts, too."""
+    cdef object entry
+    if not isinstance(found, (list, tuple)):
+        return False
+    for entry in found:
+        if not isinstance(entry, dict) and not (texts and isinstance(entry, str)):
+            return False
+    return True
 
 
 cdef bint _is_readable(dict item, uint8_t kind):
     """True if an item of this kind is a message or item of some format."""
-    cdef object body
+    cdef object body, calls
     if kind == OPAQUE or not _is_content(item, "content") or not _is_content(item, "parts"):
         return False
+    calls = memcore_get(item, "tool_calls", None)
+    if calls is not None and not _has_entries(calls, texts=False):
+        return False
     body = memcore_get(item, "data", None)
-    return not isinstance(body, dict) or _is_content(<dict>body, "content")
+    if isinstance(body, dict):
+        return _is_content(<dict>body, "content")
+    # Users and instructions say something; items of other types say it elsewhere.
+    return (
+        (kind != USER and kind != SYSTEM)
+        or memcore_get(item, "content", None) is not None
+        or memcore_get(item, "parts", None) is not None
+        or memcore_get(item, "type", None) is not None
+    )
 
 
 def is_readable(dict item not None):

@@ -24,6 +24,7 @@ from memcore.cli.options import (
     reading,
     redact_option,
     store_option,
+    threads_of,
     user_option,
     verb,
     writing,
@@ -143,6 +144,7 @@ def export_sessions(
                 target.write(piece)
                 if report is not None and not done % _REPORT_PIECES:
                     report(min(done, total), total)
+        _warn_of_graphs(db, sessions, user, app)
     for text in left_out:
         warn(text)
     if as_json:
@@ -152,6 +154,16 @@ def export_sessions(
         warn(f"{to}: {counted(os.path.getsize(to), 'byte')}")
     if left_out and not lossy:
         raise SystemExit(ExitCode.FINDINGS)
+
+
+def _warn_of_graphs(
+    db: memcore.Database, sessions: tuple[str, ...], user: str | None, app: str | None
+) -> None:
+    """Warn of threads of graphs, which no line holds, unless sessions were named."""
+    count = 0 if sessions else sum(1 for _ in threads_of(db, user, app))
+    if count:
+        told = counted(count, "thread of graphs is", "threads of graphs are")
+        warn(f"{told} not in an export: 'memcore copy' and 'memcore backup' copy them")
 
 
 def _chosen(

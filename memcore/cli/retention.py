@@ -130,7 +130,7 @@ def _show(
     if terms:
         print(json.dumps(terms, indent=2, ensure_ascii=False))
     elif any(where.values()):
-        print("no rules of its own: those around it apply")
+        print("no rules of its own: those of its user, application and file apply")
     else:
         print("no rules: everything stays")
     if dry_run is not None:

@@ -714,7 +714,7 @@ class _Import:
             if on_conflict != "rename":
                 ways = _CONFLICTS[1:] if may_append and not self.options.listener else _EXPORTS_WAYS
                 msg = (
-                    f"{told}: delete it first, or say what to do with --on-conflict "
+                    f"{told}: delete it first, or choose what to do by --on-conflict "
                     f"(on_conflict=): {', '.join(ways)}"
                 )
                 raise InvalidOptionError(msg)

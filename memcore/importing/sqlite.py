@@ -140,7 +140,7 @@ def opened(path: str) -> Iterator[SqliteSource]:
     except OSError as exc:
         refuse_source(path, exc.strerror or str(exc), exc)
     if not head.startswith(MAGIC) or len(head) < _HEAD_BYTES:
-        refuse_source(path, "is no SQLite database")
+        refuse_source(path, "is not an SQLite database")
     if head[18] != _WAL and not any(os.path.exists(path + ending) for ending in _BESIDE):
         with _connected(path, path, "ro") as found:
             yield found

@@ -565,7 +565,7 @@ class Grants:
             msg = f"until: expected seconds since 1970, got {until!r:.80}"
             raise InvalidOptionError(msg)
         if not self._now_ms() < until * 1000 < TIME_END_MS:
-            msg = f"until: expected a time to come, got {until!r:.80}"
+            msg = f"until: expected a time in the future, got {until!r:.80}"
             raise InvalidOptionError(msg)
         return round(until * 1000)
 

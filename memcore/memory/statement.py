@@ -261,7 +261,7 @@ def next_version(known: MemoryVersion, now_ms: int, **values: Any) -> MemoryVers
 def _need_future(values: Mapping[str, Any], now_ms: int) -> None:
     at_ms = values.get("expires_ms")
     if at_ms is not None and at_ms <= now_ms:
-        msg = f"expires_at: expected a time to come, got {at_ms / 1000!r}"
+        msg = f"expires_at: expected a time in the future, got {at_ms / 1000!r}"
         raise InvalidOptionError(msg)
 
 

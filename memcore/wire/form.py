@@ -611,7 +611,10 @@ def unreadable_fault(message: Message, wire: str) -> str | None:
 
     An item of a type that nobody knows is one where the format may get new types.
     """
-    if any(next(judge(message), None) is None for judge in _JUDGES.values()):
+    # LangChain reads roles of other formats, and fills what they need with an empty text.
+    by_role = "role" in message and wire != "langchain"
+    judges = [name for name in _JUDGES if not (by_role and name == "langchain")]
+    if any(next(_JUDGES[name](message), None) is None for name in judges):
         return None  # an item that binds nothing, as a reference of Responses
     kind, content = message.get("type"), message.get("content")
     is_new = isinstance(kind, str) and kind != "" and message.get("role") is None

@@ -631,7 +631,7 @@ def test_a_newer_format_is_refused_by_name(open_db, path):
     code = (
         "import memcore.limits as l, memcore.store.datafile as f, sys\n"
         "l.FORMAT_VERSION = f.FORMAT_VERSION = 99\nimport memcore\n"
-        "memcore.open(sys.argv[1]).session('x').append({'role': 'user'})"
+        "memcore.open(sys.argv[1]).session('x').append({'role': 'user', 'content': 'x'})"
     )
     other = path.with_name("newer.memcore")
     subprocess.run([sys.executable, "-c", code, str(other)], check=True)
