@@ -128,6 +128,7 @@ class Renaming:
 @click.option("--app", help="The application they belong to (as exported, or default).")
 @click.option(
     "--pairs",
+    type=click.Choice(tuple(POLICIES)),
     metavar="POLICY",
     help="Which calls and results of conversations are pairs (as exported, or openai_chat): "
     f"{', '.join(POLICIES)}.",

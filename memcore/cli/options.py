@@ -87,7 +87,8 @@ Exit codes:
   6  refused: needs --yes or a key, the target exists, or the budget cannot be met
   7  storage trouble: disk full, I/O error, no permission
   70  a bug in memcore
-  130  interrupted; 141 the reader of the output went away; 143 terminated
+  130  interrupted; 141 the reader of the output went away; 143 terminated (0: ui and mcp, which
+     end by that)
 """
 
 # The first matching class decides.

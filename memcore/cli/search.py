@@ -40,6 +40,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 @click.option("--session", multiple=True, metavar="SESSION", help="Only this session; repeatable.")
 @click.option(
     "--kind",
+    type=click.Choice(("user", "assistant", "call", "result")),
     multiple=True,
     metavar="KIND",
     help="Only user, assistant, call or result; repeatable.",

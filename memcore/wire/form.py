@@ -616,6 +616,8 @@ def unreadable_fault(message: Message, wire: str) -> str | None:
     judges = [name for name in _JUDGES if not (by_role and name == "langchain")]
     if any(next(_JUDGES[name](message), None) is None for name in judges):
         return None  # an item that binds nothing, as a reference of Responses
+    if "choices" in message and "role" not in message:
+        return "it is a whole response: append its choices[0].message"
     kind, content = message.get("type"), message.get("content")
     is_new = isinstance(kind, str) and kind != "" and message.get("role") is None
     if wire == "responses" and is_new and isinstance(content, str | list | None):

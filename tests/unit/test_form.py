@@ -252,3 +252,40 @@ def test_the_corpus_is_readable(corpus):
         for line in lines:
             for message in json.loads(line)["messages"]:
                 assert is_readable(message), message
+
+
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        ({"role": "user"}, "content: is missing"),
+        ({"role": "user", "content": None}, "content: expected a string or a list, got null"),
+        ({"role": "system", "content": None}, "content: expected"),
+        ({"role": "user", "content": [5]}, r"content\[0\]: expected an object"),
+        ({"role": "assistant", "tool_calls": {"id": "a"}}, "tool_calls: expected a list"),
+        ({"role": "assistant", "tool_calls": ["x"]}, r"tool_calls\[0\]: expected an object"),
+        ({"object": "chat.completion", "choices": []}, r"append its choices\[0\].message"),
+    ],
+)
+def test_a_message_that_says_nothing_is_refused(item, told):
+    with memcore.open(":memory:") as db:
+        session = db.session("s")
+        with pytest.raises(memcore.InvalidItemError, match=told):
+            session.append(item)
+        kept = db.session("kept", shape="keep")
+        kept.append(item)
+        assert [each.message for each in kept.items()] == [item]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": ["text", {"type": "text", "text": "more"}]},
+        {"role": "user", "parts": [{"text": "x"}]},
+        {"type": "human", "content": "x"},
+        {"type": "message", "role": "user", "content": "x"},
+    ],
+)
+def test_what_some_format_has_is_taken(item):
+    with memcore.open(":memory:") as db:
+        db.session("s").append(item)
