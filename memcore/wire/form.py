@@ -612,7 +612,7 @@ def unreadable_fault(message: Message, wire: str) -> str | None:
     An item of a type that nobody knows is one where the format may get new types.
     """
     # LangChain reads roles of other formats, and fills what they need with an empty text.
-    by_role = "role" in message and wire != "langchain"
+    by_role = "role" in message and "type" not in message and wire != "langchain"
     judges = [name for name in _JUDGES if not (by_role and name == "langchain")]
     if any(next(_JUDGES[name](message), None) is None for name in judges):
         return None  # an item that binds nothing, as a reference of Responses
