@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -18,7 +19,7 @@ from memcore.codec.values import seal_value
 from memcore.errors import CorruptValueError, HeldError, StaleParentError, StoreFormatError
 from memcore.graph import MISSING, GraphStore, JsonCoder, NewCheckpoint, NewWrites, Pruned, gc, rows
 from memcore.graph import prune as module
-from memcore.graph.prune import prune
+from memcore.graph.prune import Rule, prune
 from memcore.graph.store import store_of
 from memcore.store.datafile import FORMAT_KEY, GRAPH_ROWS, Format
 from memcore.store.interface import ReadTxn, Stale, Steps
@@ -583,3 +584,79 @@ def test_a_copy_takes_no_writes_of_a_thread_that_is_held(db) -> None:
 def test_no_run_is_not_the_run_of_checkpoints_without_one(db) -> None:
     rule = module.run_rule(cast("list[str]", [None]))
     assert rule([module.PruneCandidate("", "01", None, {}, {})]) == set()
+
+
+class DeltaModel:
+    """A thread of delta channels with snapshots and forks, and what each is rebuilt to."""
+
+    CHANNELS = ("d", "e")
+
+    def __init__(self, graph: GraphStore, rng: random.Random) -> None:
+        self.graph, self.rng, self.step = graph, rng, 0
+        self.told: dict[str, dict[str, tuple[Any, list[Any]]]] = {}
+        """By checkpoint and channel that it has no value of: the seed and writes before it."""
+        self.ends: dict[str, dict[str, tuple[Any, list[Any]]]] = {}
+        """By checkpoint and channel: those that a child is rebuilt from."""
+
+    def visible(self) -> list[str]:
+        return [one.checkpoint for one in self.graph.checkpoints("t", "", CODER)]
+
+    def put(self) -> None:
+        """Fork a checkpoint that is shown, mostly the newest, or begin the thread."""
+        found = self.visible()
+        parent = None
+        if found:
+            parent = found[0] if self.rng.random() < 0.7 else self.rng.choice(found)
+        self.step += 1
+        name = f"{self.step:04}"
+        versions = {channel: f"{channel}{name}" for channel in self.CHANNELS}
+        values: dict[str, tuple[str, Any]] = {}
+        before = {c: (MISSING, []) for c in self.CHANNELS} if parent is None else self.ends[parent]
+        own: dict[str, tuple[Any, list[Any]]] = {}
+        for channel in self.CHANNELS:
+            has_value = parent is None or self.rng.random() < 0.25
+            value = f"snapshot {channel}{name}" if has_value else MISSING
+            values[channel] = versions[channel], value
+            own[channel] = (value, []) if has_value else before[channel]
+        meta = {"counters_since_delta_snapshot": {c: [1, 1] for c in self.CHANNELS}}
+        body = {"channel_versions": versions}
+        self.graph.put("t", "", NewCheckpoint(name, parent, body, meta, values), CODER)
+        written = [(at, c, f"{c}+{name}") for at, c in enumerate(self.CHANNELS)]
+        self.graph.put_writes("t", "", NewWrites(name, "task", "", written), CODER)
+        self.told[name] = {c: before[c] for c in self.CHANNELS if values[c][1] is MISSING}
+        self.ends[name] = {c: (own[c][0], [*own[c][1], f"{c}+{name}"]) for c in self.CHANNELS}
+
+    def check(self) -> None:
+        for name in self.visible():
+            found = self.graph.deltas("t", "", name, list(self.told[name]), CODER)
+            shown = {c: (each.seed, [w[2] for w in each.writes]) for c, each in found.items()}
+            assert shown == self.told[name], name
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_shown_is_rebuilt_as_it_was_put(db: memcore.Database, seed: int) -> None:
+    """Whatever is pruned, cut short between any two commits, and put or forked meanwhile."""
+    rng = random.Random(seed)
+    model = DeltaModel(db.scope().graph, rng)
+    for _ in range(12):
+        for _ in range(rng.randint(1, 6)):
+            model.put()
+        doomed = {name for name in model.visible() if rng.random() < 0.5}
+        rule: Rule = keep(rng.randint(1, 3)) if rng.random() < 0.5 else lambda _, gone=doomed: gone
+        stop = rng.choice([99, 1, 2, 3])
+
+        def come(at: int, stop: int = stop) -> None:
+            if at == stop:
+                raise CutError
+            if rng.random() < 0.4:
+                model.put()
+            model.check()
+
+        plan = partial(model.graph._planner, "t", rule, CODER)
+        with suppress(CutError):
+            drive(model.graph, prune(model.graph._read, plan, CODER), come)
+        model.check()
+    assert db.check() == []
+    model.graph.prune("t", keep(1), CODER)
+    assert len(model.visible()) == 1
+    model.check()
