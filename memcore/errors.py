@@ -132,6 +132,10 @@ class InvalidOptionError(CallerError, ValueError):
     """An argument is unknown, has a wrong type or is out of range."""
 
 
+class TargetExistsError(InvalidOptionError):
+    """The target of ``copy_store`` is there already, and is not replaced."""
+
+
 class OrphanResultError(CallerError):
     """A tool result answers no call of this history.
 
@@ -408,10 +412,6 @@ class StoreFullError(StorageError):
 
 class StoreAccessError(StorageError):
     """The operating system refused to open, read or write the file."""
-
-
-class TargetExistsError(InvalidOptionError, StoreAccessError):
-    """The target of a copy is there already, and is not replaced; nothing was written."""
 
 
 class StoreLockedError(StorageError):

@@ -59,7 +59,7 @@ _NUMBER_BYTES: Final = 8
 _NUMBER_END: Final = 2**63
 
 _PROBLEMS: Final = {
-    1: "is NaN or infinity, which JSON has not",
+    1: "is NaN or infinity, which JSON does not have",
     2: "is a key that is no string",
     3: "is of a type that JSON does not have",
     4: "nested deeper than 512 levels",

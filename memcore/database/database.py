@@ -552,8 +552,7 @@ class Database:
             progress: called with (sessions checked, total sessions) while the copy is checked.
 
         Raises:
-            TargetExistsError: the target exists.
-            StoreAccessError: it cannot be written.
+            StoreAccessError: the target exists or cannot be written.
             StoreFullError: no space left for the copy.
             CorruptStoreError: the copy, and so the database, has findings; nothing was created.
         """

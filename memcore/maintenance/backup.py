@@ -15,7 +15,6 @@ from memcore.errors import (
     InvalidOptionError,
     KeyFileError,
     NotFoundError,
-    TargetExistsError,
 )
 from memcore.limits import FORMAT_VERSION
 from memcore.maintenance.salvage_rows import (
@@ -132,8 +131,7 @@ def restore(
         KeyFileError: the key file is missing, damaged, or older than the backup. A newer one is
             correct: users erased since the backup was made stay erased.
         NotFoundError: there is no source.
-        TargetExistsError: the target exists and ``replace`` is False.
-        StoreAccessError: it cannot be written.
+        StoreAccessError: the target exists and ``replace`` is False, or it cannot be written.
         StoreLockedError: the target is open.
         StoreFullError: there is no space left for the copy.
         CorruptStoreError, StoreFormatError: the source is damaged (``salvage`` can read it), or is
@@ -160,7 +158,7 @@ def restore(
         raise InvalidOptionError(msg)
     if exists and not replace:
         msg = f"{final}: exists; pass replace=True to put the backup in its place"
-        raise TargetExistsError(msg)
+        raise StoreAccessError(msg)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
     accepted: list[str] = []
@@ -290,7 +288,7 @@ def migrate(
 
     Raises:
         NotFoundError: there is no such file.
-        TargetExistsError: the name for the old file is taken.
+        StoreAccessError: the name for the old file is taken.
         StoreFormatError: it is not a memcore file, or has a newer format.
         StoreLockedError, StoreFullError, CorruptStoreError: nothing was changed.
     """
@@ -306,7 +304,7 @@ def migrate(
     kept = f"{name}.format-{found}" if keep else None
     if kept is not None and os.path.lexists(kept):
         msg = f"{kept}: exists; move it away: the old file is to be kept under this name"
-        raise TargetExistsError(msg)
+        raise StoreAccessError(msg)
     store.migrate_file(name, keep=kept, judge=_judge(counter, progress))
     return MigrationReport(name, found, FORMAT_VERSION, kept)
 

@@ -22,7 +22,6 @@ from memcore.errors import (
     NotFoundError,
     StorageError,
     StoreFormatError,
-    TargetExistsError,
     WrongKeyError,
 )
 from memcore.files import remove_unfinished
@@ -317,8 +316,7 @@ def salvage(
     Raises:
         KeyNeededError, WrongKeyError, KeyFileError: contents are encrypted and cannot be read.
         NotFoundError: there is no damaged file.
-        TargetExistsError: the target exists.
-        StoreAccessError: it cannot be written, or the source cannot be read.
+        StoreAccessError: the target exists or cannot be written, or the source cannot be read.
         StoreLockedError: the damaged file is open.
         StoreFullError: there is no space left for the new file.
         StoreFormatError: nothing in the file was written by memcore, or a newer version wrote it.
@@ -333,7 +331,7 @@ def salvage(
         raise NotFoundError(msg)
     if os.path.lexists(final):
         msg = f"{final}: exists; salvage makes a new file"
-        raise TargetExistsError(msg)
+        raise StoreAccessError(msg)
     fd = open_locked(source, read_only=True)
     try:
         with exclusively(fd, source):

@@ -32,7 +32,6 @@ from memcore.errors import (
     StoreAccessError,
     StoreFullError,
     StoreLockedError,
-    TargetExistsError,
     WrongKeyError,
 )
 from memcore.files import give_to, open_private, sync_directory
@@ -275,8 +274,7 @@ def back_up(
     ``owner``: owner id of the key file that the copy will be written with; empty for a backup.
 
     Raises:
-        TargetExistsError: the target exists.
-        StoreAccessError: it cannot be written.
+        StoreAccessError: the target exists or cannot be written.
         StoreFullError: no space is left for the copy.
         CorruptStoreError: the copy has findings; the target is not created.
     """
@@ -293,8 +291,8 @@ def back_up(
         raise refusal(error, target) from error
 
 
-def _exists(target: str) -> TargetExistsError:
-    return TargetExistsError(f"{target}: exists; a backup never overwrites")
+def _exists(target: str) -> StoreAccessError:
+    return StoreAccessError(f"{target}: exists; a backup never overwrites")
 
 
 def refusal(error: OSError, path: str) -> StorageError:

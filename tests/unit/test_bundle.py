@@ -81,7 +81,7 @@ def test_it_keeps_within_its_size(session: memcore.Session) -> None:
         assert json.loads(found)["bundle"] == 1
     assert len(json.loads(session.bundle(most_bytes=64_000))["slice"]) == 22
     hostile = session.fork("hostile", at=0)
-    hostile.append({"role": "user", "name": "ann", "content": [{"k" * 5000: "v"}, None, 1.5]})
+    hostile.append({"role": "user", "name": "ann", "content": [{"k" * 5000: "v"}, "é", {}]})
     hostile.append({"role": "user", "content": "data:image/png;base64," + "A" * 9000})
     for _ in range(70):
         hostile.record("é" * 900, {"a": 1})

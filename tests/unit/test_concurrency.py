@@ -574,7 +574,7 @@ def test_processes_catch_up_after_every_kind_of_change(db, session, peer):
     assert peer.ask("session.policy") == "anthropic"
     assert peer.ask("session.set_policy('langchain')") == "None"
     assert session.policy == "langchain"
-    assert peer.ask("session.fork('fork', at=2).append({'role': 'user'}).seq") == "3"
+    assert peer.ask("session.fork('fork', at=2).append({'role': 'user', 'content': 'x'}).seq") == "3"
     assert len(db.session("fork")) == 3
     assert peer.ask("db.delete_session('chat')") == "True"
     assert len(session) == 0
@@ -588,7 +588,7 @@ def test_a_process_catches_up_over_page_and_block_boundaries(session, peer):
         session.extend([user()] * count)
         assert peer.ask("len(session)") == str(len(session))
     assert peer.ask("session.tokens") == str(session.tokens)
-    assert peer.ask("[session.append({'role': 'user'}).seq for _ in range(40)][-1]") == "1105"
+    assert peer.ask("[session.append({'role': 'user', 'content': 'x'}).seq for _ in range(40)][-1]") == "1105"
     assert len(session) == 1_105
     for _ in range(40):  # more segments than a head holds
         session.undo()
@@ -601,7 +601,7 @@ def test_a_process_catches_up_over_page_and_block_boundaries(session, peer):
 
 def test_compare_and_set_between_processes(session, peer):
     session.append(user())
-    assert peer.ask("session.append({'role': 'user'}, expected_revision=1).revision") == "2"
+    assert peer.ask("session.append({'role': 'user', 'content': 'x'}, expected_revision=1).revision") == "2"
     with pytest.raises(memcore.RevisionConflict) as lost:
         session.append(user(), expected_revision=1)
     assert lost.value.current == 2
