@@ -15,6 +15,7 @@ from memcore.errors import (
     InvalidOptionError,
     KeyFileError,
     NotFoundError,
+    StoreAccessError,
 )
 from memcore.limits import FORMAT_VERSION
 from memcore.maintenance.salvage_rows import (

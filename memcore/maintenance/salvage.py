@@ -21,6 +21,7 @@ from memcore.errors import (
     KeyNeededError,
     NotFoundError,
     StorageError,
+    StoreAccessError,
     StoreFormatError,
     WrongKeyError,
 )
