@@ -513,6 +513,7 @@ def test_an_error_raised_by_the_store_leaves_the_handles_true(db, session, monke
 
 PEER = """
 import sys, memcore
+USER = {"role": "user", "content": "x"}
 db = memcore.open(sys.argv[1])
 session = db.session("chat")
 for line in sys.stdin:
@@ -574,7 +575,7 @@ def test_processes_catch_up_after_every_kind_of_change(db, session, peer):
     assert peer.ask("session.policy") == "anthropic"
     assert peer.ask("session.set_policy('langchain')") == "None"
     assert session.policy == "langchain"
-    assert peer.ask("session.fork('fork', at=2).append({'role': 'user', 'content': 'x'}).seq") == "3"
+    assert peer.ask("session.fork('fork', at=2).append(USER).seq") == "3"
     assert len(db.session("fork")) == 3
     assert peer.ask("db.delete_session('chat')") == "True"
     assert len(session) == 0
@@ -588,7 +589,7 @@ def test_a_process_catches_up_over_page_and_block_boundaries(session, peer):
         session.extend([user()] * count)
         assert peer.ask("len(session)") == str(len(session))
     assert peer.ask("session.tokens") == str(session.tokens)
-    assert peer.ask("[session.append({'role': 'user', 'content': 'x'}).seq for _ in range(40)][-1]") == "1105"
+    assert peer.ask("[session.append(USER).seq for _ in range(40)][-1]") == "1105"
     assert len(session) == 1_105
     for _ in range(40):  # more segments than a head holds
         session.undo()
@@ -601,7 +602,7 @@ def test_a_process_catches_up_over_page_and_block_boundaries(session, peer):
 
 def test_compare_and_set_between_processes(session, peer):
     session.append(user())
-    assert peer.ask("session.append({'role': 'user', 'content': 'x'}, expected_revision=1).revision") == "2"
+    assert peer.ask("session.append(USER, expected_revision=1).revision") == "2"
     with pytest.raises(memcore.RevisionConflict) as lost:
         session.append(user(), expected_revision=1)
     assert lost.value.current == 2
@@ -609,7 +610,7 @@ def test_compare_and_set_between_processes(session, peer):
 
 def test_the_same_key_in_two_processes_is_one_item(session, peer):
     receipt = session.append(user("x"), idempotency_key="k")
-    ask = "session.append({'role': 'user', 'content': 'x'}, idempotency_key='k').seq"
+    ask = "session.append(USER, idempotency_key='k').seq"
     assert peer.ask(ask) == str(receipt.seq)
     assert len(session) == 1
 
