@@ -53,7 +53,7 @@ def face(
     def __getattr__(name: str) -> Any:  # noqa: N807 - becomes the package's __getattr__
         if name not in where:
             msg = f"module {package!r} has no attribute {name!r}"
-            raise AttributeError(msg, name=name, obj=sys.modules[package])
+            raise AttributeError(msg, name=name, obj=sys.modules.get(package))
         home, defined = where[name]
         try:
             found: Any = import_module(f"{package}.{home}")

@@ -70,9 +70,10 @@ def refuse_copies(handle: object) -> NoReturn:
     Raises:
         TypeError: always.
     """
+    del handle
     msg = (
-        f"{type(handle).__name__} belongs to a database that is open in this process, and can be "
-        "neither copied nor pickled: hand over the path and names, and open the database there"
+        "a handle of an open database can be neither copied nor pickled: hand over the path and "
+        "names, and open the database there"
     )
     raise TypeError(msg)
 

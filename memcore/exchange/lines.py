@@ -421,10 +421,9 @@ class Conversation(NamedTuple):
         """
         if not isinstance(found, dict):
             return cls(None, _messages("the line", found))
-        key = next((key for key in _NAMES if found.get(key) is not None), "id")
-        name = found.get(key)
+        name = found.get("id")
         if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
-            refuse(f"{key}: expected a non-empty string or a number, got {name!r:.40}")
+            refuse(f"id: expected a non-empty string or a number, got {name!r:.40}")
         metadata = found.get("metadata")
         owner = metadata.get("memcore") if isinstance(metadata, dict) else None
         said = {} if owner is None else checked_fields("metadata.memcore", owner)
@@ -436,14 +435,11 @@ class Conversation(NamedTuple):
         if isinstance(system, str | list) and system:
             messages = [{"role": "system", "content": system}, *messages]
         has_owner = isinstance(metadata, dict) and metadata.keys() == {"memcore"}
-        known = {key, "messages"}
+        known = {"id", "messages"}
         known |= {"metadata"} if has_owner else set()
         known |= {"system"} if isinstance(system, str | list | None) else set()
         ignored = tuple(str(each) for each in found if each not in known)
         return cls(None if name is None else str(name), messages, ignored, **said)
-
-
-_NAMES: Final = ("id", "conversation_id", "session_id")
 
 
 def _messages(what: str, found: Any) -> list[dict[str, Any]]:

@@ -285,9 +285,14 @@ def _version_in(one: PruneCandidate, channel: str) -> Any:
 
 
 def _children_first(going: list[str], found: Found) -> list[str]:
-    """Order children before parents, so that what an interrupted prune leaves can be rebuilt."""
+    """Order children before parents, so that what an interrupted prune leaves can be rebuilt.
+
+    A checkpoint that only others need may be between them: what is behind it is rebuilt from above
+    it, too.
+    """
     among = set(going)
-    parents = {name: found[name].parent for name in going}
+    nearest: dict[str, str | None] = {}
+    parents = {name: _going_above(name, among, found, nearest) for name in going}
     waiting = Counter(parent for parent in parents.values() if parent in among)
     ready = [name for name in going if not waiting[name]]
     order: dict[str, None] = {}
@@ -300,6 +305,23 @@ def _children_first(going: list[str], found: Found) -> list[str]:
             if not waiting[parent]:
                 ready.append(parent)
     return [*order, *(name for name in going if name not in order)]  # the rest are cycles
+
+
+def _going_above(
+    name: str, among: set[str], found: Found, nearest: dict[str, str | None]
+) -> str | None:
+    """Find the nearest ancestor that goes, too; ``nearest`` caches the answers."""
+    path: dict[str, None] = {name: None}
+    at = found[name].parent
+    while at is not None and at in found and at not in among and at not in path:
+        if at in nearest:
+            at = nearest[at]
+            break
+        path[at] = None
+        at = found[at].parent
+    above = at if at in among and at not in path else None
+    nearest.update(dict.fromkeys(list(path)[1:], above))
+    return above
 
 
 # --- steps ----------------------------------------------------------------------------------------

@@ -305,10 +305,12 @@ def newest_rows(
 def is_pruned(key: bytes, value: bytes) -> bool:
     """Return whether a checkpoint's row is ``GraphCheckpointRow.pruned``.
 
-    Raises:
-        CorruptValueError: it is damaged.
+    A damaged row is not: whoever reads it is told, and a recovery reports it.
     """
-    return bool(NodeReader(open_value(key, value)[1]).take(1)[0] & _IS_PRUNED)
+    try:
+        return bool(NodeReader(open_value(key, value)[1]).take(1)[0] & _IS_PRUNED)
+    except CorruptValueError:
+        return False
 
 
 def mark_pruned(txn: Txn, key: bytes, value: bytes) -> None:

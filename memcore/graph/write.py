@@ -101,7 +101,7 @@ Prepare = Callable[[Splitter, _Basis, bool], "Prepared"]
 """Prepares a closure's writes; the last argument is true if the parent was found missing."""
 Prepared = Callable[[Txn, Place, int, int], None]
 """Writes the prepared rows of a namespace, with the epoch of the running sweep (0: none)."""
-Admit = Callable[[Txn, Place | None, int | None], None]
+Admit = Callable[[Txn, Place | None, int | None, Pool], None]
 """Raises if the prepared write may not be stored in the current state of the thread."""
 Chunks = list[tuple[bytes, Typed]]
 
@@ -176,10 +176,10 @@ class Writing:
                 has_runs=splitter.has_runs,
             )
 
-        def admit(txn: Txn, place: Place | None, number: int | None) -> None:
+        def admit(txn: Txn, place: Place | None, number: int | None, pool: Pool) -> None:
             if new.follows:
                 _need_newest(txn, place, number, new)
-            if not _has_parent(txn, place, number, new):
+            if pool.epoch > 1 and not _has_parent(txn, place, number, new):
                 if not whole:
                     raise Orphaned
                 _need_values(new)
@@ -295,7 +295,7 @@ class Writing:
             place, pool = self._place(txn, thread, basis)
             number = None if place is None else threads.namespace_of(txn, place, namespace)
             if admit is not None:
-                admit(txn, place, number)
+                admit(txn, place, number, basis.pool)
             if place is None:
                 place = self._create(txn, thread, basis)
             if number is None:
@@ -468,10 +468,8 @@ def _complete(
 
 
 def _has_parent(txn: ReadTxn, place: Place | None, number: int | None, new: NewCheckpoint) -> bool:
-    if new.parent is None:
+    if new.parent is None or place is None or number is None:
         return True
-    if place is None or number is None:
-        return False
     key = rows.checkpoint_key(place, number, new.parent)
     value = txn.get(key)
     return value is not None and not rows.is_pruned(key, value)

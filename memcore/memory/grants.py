@@ -87,7 +87,7 @@ class GrantRow(NamedTuple):
             record.by in ACTIVE_BY
             and not record.is_file
             and record.is_visible(now_ms)
-            and record.was_true_at(now_ms)
+            and record.is_in_force(now_ms)
             and (self.kinds is None or record.kind in self.kinds)
             and self.labels.items() <= record.labels.items()
         )

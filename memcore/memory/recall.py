@@ -331,7 +331,7 @@ def _lines(txn: ReadTxn, scope: int, place: RecallPlace) -> Iterator[_Line]:
 
 
 def _may_show(record: MemoryVersion, place: RecallPlace) -> bool:
-    valid = record.is_visible(place.now_ms) and record.was_true_at(place.now_ms)
+    valid = record.is_visible(place.now_ms) and record.is_in_force(place.now_ms)
     trusted = record.by in ACTIVE_BY and not record.is_file
     return valid and trusted and place.asked.admits(record)
 

@@ -241,10 +241,19 @@ class MemoryVersion(NamedTuple):
         return self.expires_ms is None or now_ms < self.expires_ms
 
     def was_true_at(self, at_ms: int) -> bool:
-        """Return True if it is or was active, and holds at a time; the united one says it now."""
-        # Only what another value or statement has ended has an end; a member of a union has none.
+        """Return True if it is or was active, and holds at a time."""
+        # What a value or statement has ended has an end. A member of a union has none from that:
+        # the union speaks for it.
         is_ended = self.status == "superseded" and self.valid_to_ms is not None
         return (self.status == "active" or is_ended) and self.holds_at(at_ms)
+
+    def is_in_force(self, now_ms: int) -> bool:
+        """Return True if it is active and true now, or will be replaced by a later value.
+
+        That is one of the same slot: a statement without a slot never waits for its end.
+        """
+        is_value = self.status == "active" or self.slot is not None
+        return is_value and self.was_true_at(now_ms)
 
     def holds_at(self, at_ms: int) -> bool:
         """Return True if it is said to be true at a time; a missing bound is open."""

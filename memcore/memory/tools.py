@@ -507,6 +507,8 @@ def _search(given: Mapping[str, Any], handle: ToolHandle, _: Turn, __: str | Non
     except EmbedderError as error:  # nothing that a model could do about it
         logger("memcore.search").warning("memories are found by their words alone: %s", error)
         hits = find(mode="lexical")
+    # Without a slot, what is superseded was united with others, which say it.
+    hits = [hit for hit in hits if hit.memory.status == "active" or hit.memory.slot is not None]
     if not hits:
         return Answer("No memory matches.")
     return Answer(fenced(line_of(hit.memory) for hit in hits))

@@ -9,9 +9,10 @@ __all__, __getattr__, __dir__ = face(
         "handle": "Fields SharedState StateChanges Watching",
         "rows": (
             "FieldNames FieldVersion StateHeader StateStep Trimmed begin_trim check_state "
-            "count_shared counter_before drop_version header_key header_problem inherit is_moment "
-            "is_state_row json_fields mend_state moments_of packed_field put_moment read_header "
-            "restore state_counter trim_piece value_at values_at versions_of write_past"
+            "count_shared counter_before drop_inherited drop_version header_key header_problem "
+            "inherit is_moment is_state_row json_fields mend_state moments_of packed_field "
+            "put_moment read_header restore state_counter trim_piece value_at values_at "
+            "versions_of write_past"
         ),
         "schema": (
             "APP TEMPORARY USER Command Delete Field FileData Merge Omit OmitInput "

@@ -15,6 +15,7 @@ from memcore.state.rows import begin_trim as begin_trim
 from memcore.state.rows import check_state as check_state
 from memcore.state.rows import count_shared as count_shared
 from memcore.state.rows import counter_before as counter_before
+from memcore.state.rows import drop_inherited as drop_inherited
 from memcore.state.rows import drop_version as drop_version
 from memcore.state.rows import header_key as header_key
 from memcore.state.rows import header_problem as header_problem
@@ -91,6 +92,7 @@ __all__ = [
     "check_state",
     "count_shared",
     "counter_before",
+    "drop_inherited",
     "drop_version",
     "header_key",
     "header_problem",

@@ -45,6 +45,7 @@ __all__ = [
     "check_state",
     "count_shared",
     "counter_before",
+    "drop_inherited",
     "drop_version",
     "fields_at",
     "forget_deletions",
@@ -435,6 +436,34 @@ def drop_version(
         and (found.body, found.flags) == stored
     ):
         txn.delete(found.key)
+
+
+def drop_inherited(
+    txn: Txn,
+    scope: int,
+    session: int,
+    key: str,
+    stored: tuple[bytes, int],
+    *,
+    owner: int,
+    counter: int,
+) -> None:
+    """Replace what a fork inherited of a field, if it is ``stored``, by what was there before.
+
+    That is the value of the session ``owner`` just before ``counter``. The fork's newest version
+    stays, because it is the field's value.
+    """
+    rows, packed = keys.state_rows(scope, session), packed_field(key)
+    floor = read_header(txn, scope, session).floor
+    found, newest = version_at(txn, rows, packed, floor), version_at(txn, rows, packed, _END)
+    if found is None or newest is None or found.key == newest.key:
+        return
+    if keys.number_of(found.key) == floor and (found.body, found.flags) == stored:
+        before = value_at(txn, scope, owner, key, counter - 1)
+        if before is None or before.is_deletion:
+            txn.delete(found.key)
+        else:
+            put_version(txn, rows, packed, floor, (before.body, before.flags))
 
 
 def restore(

@@ -311,6 +311,28 @@ def test_no_value_of_a_deleted_invocation_comes_back_with_the_next_deletion(
     run(work())
 
 
+def test_no_value_comes_back_in_a_fork_that_began_with_it(service: MemcoreSessionService) -> None:
+    native = service.database.session("s", app="shop", user="ann")
+
+    async def work() -> None:
+        made = await service.create_session(**AT, state={"k": "first"})
+        await service.append_event(made, said("1", invocation_id="i1", delta={"k": "public"}))
+        await service.append_event(
+            made, said("2", invocation_id="i2", delta={"k": "secret", "n": "secret"})
+        )
+        native.fork("f")
+        here = {**AT, "session_id": "f"}
+        fork = await service.get_session(**here)
+        changes = {"k": "later", "n": "later"}
+        await service.append_event(fork, said("3", invocation_id="i3", delta=changes))
+        for name in ("i2", "i3"):
+            await service.delete_invocation(**here, invocation_id=name, rewind_state=True)
+        assert (await service.get_session(**here)).state == {"k": "public"}
+        assert native.state.all() == {"k": "secret", "n": "secret"}, "another session's state"
+
+    run(work())
+
+
 def test_a_value_that_was_changed_without_an_event_since_stays(
     service: MemcoreSessionService,
 ) -> None:

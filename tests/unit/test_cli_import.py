@@ -203,8 +203,8 @@ def test_a_dry_run_with_a_server_is_refused(tmp_path) -> None:
 @pytest.mark.parametrize("kind", [(), ("--from", "json")])
 def test_instructions_beside_the_messages_are_kept_and_other_fields_told(tmp_path, kind) -> None:
     store, file = tmp_path / "a.memcore", tmp_path / "f.jsonl"
-    said = {"session_id": "x", "system": "Be brief.", "tools": [1], "messages": TALK}
-    file.write_text("".join(json.dumps({**said, "session_id": f"x{at}"}) + "\n" for at in "123"))
+    said = {"id": "x", "system": "Be brief.", "tools": [1], "messages": TALK}
+    file.write_text("".join(json.dumps({**said, "id": f"x{at}"}) + "\n" for at in "123"))
     ran = CliRunner().invoke(app, ["import", *kind, str(file), "--store", str(store)])
     assert ran.exit_code == 0
     told = ran.stdout if kind else ran.stderr

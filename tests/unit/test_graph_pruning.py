@@ -608,7 +608,7 @@ class DeltaModel:
         if found:
             parent = found[0] if self.rng.random() < 0.7 else self.rng.choice(found)
         self.step += 1
-        name = f"{self.step:04}"
+        name = f"{self.rng.randrange(10**6):06}-{self.step}"  # in no order
         versions = {channel: f"{channel}{name}" for channel in self.CHANNELS}
         values: dict[str, tuple[str, Any]] = {}
         before = {c: (MISSING, []) for c in self.CHANNELS} if parent is None else self.ends[parent]
@@ -633,22 +633,37 @@ class DeltaModel:
             assert shown == self.told[name], name
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_what_is_shown_is_rebuilt_as_it_was_put(db: memcore.Database, seed: int) -> None:
+class OneBudget:
+    """A piece of one row, in place of a thread of many pieces."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def admits(self, _size: int) -> bool:
+        self.rows += 1
+        return self.rows == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_shown_is_rebuilt_as_it_was_put(
+    db: memcore.Database, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever is pruned, cut short between any two commits, and put or forked meanwhile."""
     rng = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(module, "DeleteBudget", OneBudget)
     model = DeltaModel(db.scope().graph, rng)
     for _ in range(12):
         for _ in range(rng.randint(1, 6)):
             model.put()
         doomed = {name for name in model.visible() if rng.random() < 0.5}
         rule: Rule = keep(rng.randint(1, 3)) if rng.random() < 0.5 else lambda _, gone=doomed: gone
-        stop = rng.choice([99, 1, 2, 3])
+        stop = rng.choice([999, rng.randint(1, 3), rng.randint(3, 12)])
 
         def come(at: int, stop: int = stop) -> None:
             if at == stop:
                 raise CutError
-            if rng.random() < 0.4:
+            if rng.random() < 0.2:
                 model.put()
             model.check()
 
@@ -660,3 +675,21 @@ def test_what_is_shown_is_rebuilt_as_it_was_put(db: memcore.Database, seed: int)
     model.graph.prune("t", keep(1), CODER)
     assert len(model.visible()) == 1
     model.check()
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_others_are_read(db: memcore.Database) -> None:
+    graph = db.scope().graph
+    one = Thread(graph, "t")
+    for at in range(5):
+        one.put(log=at)
+    (key,) = [k for k in rows_under(db, Kind.THREAD) if k[17] == 3 and b"c000005" in k]
+
+    def damage(txn: Any) -> None:
+        value = txn.get(key)
+        txn.put(key, value[:-1] + bytes((value[-1] ^ 1,)))
+
+    db.engine.store.transact(damage)
+    assert graph.leftovers() == []
+    (found,) = graph.recover("t", CODER)
+    assert (found.kept, [lost.checkpoint for lost in found.lost]) == ("c000004", ["c000005"])
+    assert one.ids() == [f"c{at:06}" for at in (4, 3, 2, 1)]

@@ -103,6 +103,21 @@ def test_a_union_speaks_for_its_members_at_every_time(scope) -> None:
     assert scope.memory.search("zoo", statuses=None, valid_at=now) == []
 
 
+def test_members_that_have_an_end_of_their_own_are_not_recalled_beside_their_union(scope) -> None:
+    ends = time.time() + 9e6
+    for text in ("The user works at Initech", "The user, works at Initech"):
+        scope.memory.remember(text, by="operator", valid_to=ends)
+    (step,) = scope.memory.consolidate().steps
+    scope.memory.update(step.made, text="The user is a retired plumber", by="operator")
+    session = say(scope, "s", "Where does the user work, Initech?")
+    shown = session.context(8000, memory=Recall()).memories
+    assert [each.id for each in shown] == [step.made]
+    call = {"id": "1", "type": "function", "function": {
+        "name": "memory_search", "arguments": '{"query": "Initech"}'}}  # fmt: skip
+    (answer,) = session.memory.call(call)
+    assert answer["content"] == "No memory matches."
+
+
 def test_a_shared_memory_hides_none_of_the_readers_own(db, scope) -> None:
     giver = db.scope(app="a", user="bob").memory
     giver.remember("Bob shares this", by="operator", importance=1.0)

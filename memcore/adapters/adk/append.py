@@ -80,7 +80,16 @@ from memcore.session.engine import Engine, SessionRef
 from memcore.session.read import head_of, read_log
 from memcore.session.rewrite import Rewritten, family_of, rewrite_planned, shown_instead
 from memcore.session.session import ref_of, store_of
-from memcore.state import APP, USER, Delete, counter_before, drop_version, value_at
+from memcore.state import (
+    APP,
+    USER,
+    Delete,
+    counter_before,
+    drop_inherited,
+    drop_version,
+    read_header,
+    value_at,
+)
 from memcore.store.interface import ReadTxn, Txn
 from memcore.wire.expire import expired_event, expired_message
 
@@ -253,6 +262,10 @@ class DeleteEvents(Change[list[bytes] | None]):
         for state, counter, name, left in plan.versions:
             stored = (b"", 0) if left is Delete else encode_json(left)
             drop_version(txn, (plan.scope, state), name, counter, stored)
+            if state != plan.session:  # the fork began with a copy of it
+                drop_inherited(
+                    txn, plan.scope, plan.session, name, stored, owner=state, counter=counter
+                )
         for owner, rows in plan.rows.items():
             leaving += _rewrite(txn, self.ref.engine, (plan.scope, owner), rows).leaving
         record_event(txn, plan.scope, "delete", {"session": plan.session, "events": plan.events})
@@ -292,9 +305,10 @@ def _planned(log: CachedSession, txn: ReadTxn, seed: bytes, invocation: str) -> 
             continue
         plan.events += 1
         owner, seq = log.history.locate(each.rows[0][0])
-        counter = (counter_before(txn, log.scope, owner, seq) or 0) + 1
+        before = counter_before(txn, log.scope, owner, seq)
         own = {key: value for key, value in each.told.delta.items() if not key.startswith(_SHARED)}
-        plan.versions += [(owner, counter, *one) for one in fields_of(own).items()]
+        if before is not None or not read_header(txn, log.scope, owner).floor:  # else it is unknown
+            plan.versions += [(owner, (before or 0) + 1, *one) for one in fields_of(own).items()]
         for row in each.rows:
             _plan_row(plan, log, txn, seed, row)
     return plan
