@@ -454,14 +454,14 @@ def _messages(what: str, found: Any) -> list[dict[str, Any]]:
 
 def _refuse_foreign(found: dict[str, Any]) -> None:
     """Refuse a conversation or a message of an export that another reader knows."""
+    if "role" in found:  # as nearly all have
+        return
     kind = ""
     if isinstance(found.get("mapping"), dict):
         kind = "chatgpt"
-    elif isinstance(found.get("conversations"), list) or found.keys() & {"from", "value"} == {
-        "from", "value",
-    }:  # fmt: skip
+    elif isinstance(found.get("conversations"), list) or {"from", "value"} <= found.keys():
         kind = "sharegpt"
-    if kind and "role" not in found:
+    if kind:
         refuse(f"it is of another format: --from {kind} (memcore.importing.read) reads it")
 
 

@@ -14,7 +14,6 @@ that user and, except for the last step, by the next open for writing.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -53,7 +52,7 @@ from memcore.rows.lifecycle import (
 from memcore.rows.names import check_name, pass_over
 from memcore.store import Store
 from memcore.store.changes import warm_row
-from memcore.store.datafile import newest_meta
+from memcore.store.datafile import newest_meta, occurrences
 from memcore.store.interface import ERASED, NAMES, DeleteBudget, ReadTxn, Txn
 
 if TYPE_CHECKING:
@@ -228,13 +227,10 @@ def checked_probes(texts: Iterable[str | bytes]) -> list[bytes]:
 def scan_file(path: str | os.PathLike[str], needles: list[bytes]) -> int:
     """Count the occurrences of the needles in a file."""
     with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size or not needles:
-            return 0
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return sum(_count(content, needle) for needle in needles)
+        return sum(1 for _ in occurrences(file.fileno(), needles))
 
 
-def _count(content: mmap.mmap | bytes, needle: bytes) -> int:
+def _count(content: bytes, needle: bytes) -> int:
     count, at = 0, content.find(needle)
     while at >= 0:
         count, at = count + 1, content.find(needle, at + 1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -52,6 +51,7 @@ from memcore.store.datafile import (
     is_name_of,
     leftovers,
     newest_meta,
+    occurrences,
     open_locked,
     publish,
     temporary_name,
@@ -511,11 +511,8 @@ def _overwrite(fd: int, found: bytes, made: bytes) -> None:
     """Replace each occurrence of a byte string in a file with another of the same length."""
     if not found or found == made:
         return
-    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as content:
-        at = content.find(found)
-        while at >= 0:
-            os.pwrite(fd, made, at)
-            at = content.find(found, at + len(found))
+    for at, _ in occurrences(fd, [found]):
+        os.pwrite(fd, made, at)
 
 
 def _copy_pages(_: Environment, fd: int, raw: binding.RawEnv) -> _Pending:

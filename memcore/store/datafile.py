@@ -10,6 +10,7 @@ import resource
 import stat
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple
@@ -60,6 +61,7 @@ __all__ = [
     "need_one_name",
     "never_still",
     "newest_meta",
+    "occurrences",
     "open_locked",
     "parse_meta",
     "publish",
@@ -565,6 +567,32 @@ def require_same(fd: int, path: str) -> None:
         if os.path.samestat(os.stat(path), os.fstat(fd)):
             return
     raise StoreLockedError(f"{path}: the file was replaced; close the store and open it again")
+
+
+# --- Byte strings anywhere in a file --------------------------------------------------------------
+
+_PIECE_BYTES: Final = 1024**2
+
+
+def occurrences(fd: int, needles: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(offset, needle)`` of every occurrence of non-empty byte strings in a file.
+
+    The file is read once, in pieces, and not mapped: ``mmap.find`` of CPython 3.11.0 to 3.11.4
+    reads a byte behind the map, and where that page cannot be read the process dies by SIGSEGV
+    (github.com/python/cpython/issues/105235).
+    """
+    overlap = max(map(len, needles), default=1) - 1
+    at, tail = 0, b""
+    while piece := os.pread(fd, _PIECE_BYTES, at):
+        content = tail + piece
+        for needle in needles:
+            start = content.find(needle)
+            while start >= 0:
+                if start + len(needle) > len(tail):  # else it was found with the last piece
+                    yield at - len(tail) + start, needle
+                start = content.find(needle, start + 1)
+        at += len(piece)
+        tail = content[max(len(content) - overlap, 0) :]
 
 
 # --- The format record: a file's version, required features and durability mode -------------------

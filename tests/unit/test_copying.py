@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import mmap
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from interrupts import Interrupt
 
 import memcore
@@ -24,8 +27,8 @@ from memcore.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from memcore.store import copy
-from memcore.store.datafile import FORMAT_KEY, MEMORIES, Format
+from memcore.store import copy, datafile
+from memcore.store.datafile import FORMAT_KEY, MEMORIES, Format, occurrences
 from memcore.store.transaction import stored
 
 
@@ -625,3 +628,38 @@ def test_restore_says_what_is_wrong_with_its_arguments(db, path, tmp_path) -> No
     (tmp_path / "foreign").write_bytes(b"x" * 10_000)
     with pytest.raises(memcore.StoreFormatError):
         memcore.restore(tmp_path / "foreign", tmp_path / "fresh")
+
+
+FEW = st.sampled_from((b"a", b"b", b"c"))
+
+
+@given(
+    st.lists(FEW, max_size=60).map(b"".join),
+    st.lists(st.lists(FEW, min_size=1, max_size=5).map(b"".join), max_size=3),
+    st.integers(1, 20),
+)
+def test_byte_strings_are_found_wherever_a_piece_ends(content, needles, piece) -> None:
+    fd = os.memfd_create("content")
+    try:
+        os.write(fd, content)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(datafile, "_PIECE_BYTES", piece)
+            found = sorted(occurrences(fd, needles))
+    finally:
+        os.close(fd)
+    places = range(len(content))
+    assert found == sorted(
+        (at, needle) for needle in needles for at in places if content.startswith(needle, at)
+    )
+
+
+def test_a_file_is_not_searched_through_a_map(open_db, path, monkeypatch) -> None:
+    """Where the page behind a map cannot be read, ``mmap.find`` of CPython 3.11.2 dies."""
+    monkeypatch.setattr(mmap, "mmap", Mock(side_effect=AssertionError("a map")))
+    with open_db() as db:
+        db.session("s", user="ann").append(user(1))
+        db.session("s", user="bob").append(user(2))
+        db.engine.store.secret.value()
+        db.copy_compact()
+        assert db.erase("ann", probes=[user(1)["content"]]).bytes_gone
+        db.backup(path.with_name("copy"))
