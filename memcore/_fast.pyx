@@ -2037,6 +2037,22 @@ def record_spans(bytes page not None):
     return spans
 
 
+def record_in(bytes page not None, Py_ssize_t at):
+    """The record at a place of an index page; None without one, or behind a malformed one."""
+    cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(page)
+    cdef const uint8_t *end = p + PyBytes_GET_SIZE(page)
+    cdef Py_ssize_t size
+    while p < end:
+        size = _record_bytes(p, end)
+        if size < 0:
+            return None
+        if at == 0:
+            return p[:size]
+        at -= 1
+        p += size
+    return None
+
+
 # --- the head of a session ------------------------------------------------------------------------
 
 cdef enum:

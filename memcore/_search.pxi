@@ -21,6 +21,7 @@ cdef enum:
     VECTOR_SCALE = 4        # of a vector: 1 / its length, float32; 0: there is none
     VECTOR_DIMENSIONS = 4096  # of a vector, at most
     DOTS = 64               # dot products taken at once
+    BEGINNINGS = 1024       # of words, as ``_beginning`` tells them apart
 
 cdef struct Words:
     const void *data
@@ -30,7 +31,7 @@ cdef struct Words:
     Py_ssize_t start        # the word found last
     Py_ssize_t stop
     bint paired             # the last character was the second of a pair
-    const uint8_t *firsts   # words wanted, by their first byte; NULL: all
+    const uint8_t *wanted   # by ``_beginning``: 1 if a word wanted begins so; NULL: all are
     int size
     uint8_t text[TERM_BYTES + 8]
 
@@ -170,6 +171,18 @@ cdef bint _next_pair(Words *words, uint32_t c) noexcept nogil:
     return True
 
 
+cdef inline int _beginning(const uint8_t *text, int size) noexcept nogil:
+    """Return what the first two bytes of a word and of its stem have in common, below 1,024.
+
+    Stemming keeps the first letter, and the second one but for a y that becomes an i (dying, die).
+    A stem of one letter is told apart by the caller.
+    """
+    cdef int second = text[1] if size > 1 else 0
+    if second == c'y':
+        second = c'i'
+    return (text[0] << 2 ^ second * 5) & (BEGINNINGS - 1)
+
+
 cdef bint _next_word(Words *words) noexcept nogil:
     """Find the next term of a folded text; return False at its end.
 
@@ -205,8 +218,8 @@ cdef bint _next_word(Words *words) noexcept nogil:
             _put_code(words, c)
             words.at += 1
         words.stop = words.at
-        if words.firsts != NULL and not words.firsts[words.text[0]]:
-            continue  # a stem begins like its word, so none is cut off for nothing
+        if words.wanted != NULL and not words.wanted[_beginning(words.text, words.size)]:
+            continue
         if plain:
             if memcore_is_stop(words.text, words.size):
                 continue
@@ -222,7 +235,7 @@ cdef void _begin_words(Words *words, str text) noexcept:
     words.length = PyUnicode_GET_LENGTH(text)
     words.at = words.start = words.stop = 0
     words.paired = False
-    words.firsts = NULL
+    words.wanted = NULL
     words.size = 0
 
 
@@ -299,16 +312,20 @@ def search_spans(str text not None, bytes key not None, dict wanted=None):
     cdef list found = []
     cdef object term
     cdef str word
-    cdef uint8_t firsts[256]
+    cdef Py_UCS4 c
+    cdef uint8_t beginnings[BEGINNINGS]
     _begin_words(&words, text)
     if wanted is not None:
-        memset(firsts, 0, sizeof(firsts))
+        memset(beginnings, 0, sizeof(beginnings))
         for word in wanted.values():
             words.size = 0
-            _put_code(&words, word[0])
-            firsts[words.text[0]] = 1
-        firsts[0xED] |= firsts[0xEF]  # a lone surrogate is shown as U+FFFD
-        words.firsts = firsts
+            for c in word[:2]:
+                _put_code(&words, c)
+            # A stem of one letter may be of a longer word; a lone surrogate is shown as U+FFFD.
+            if words.size < 2 or words.text[0] == 0xEF:
+                memset(beginnings, 1, sizeof(beginnings))
+            beginnings[_beginning(words.text, words.size)] = 1
+        words.wanted = beginnings
     while _next_word(&words):
         term = _siphash13(k0, k1, words.text, words.size)
         if wanted is None or term in wanted:
@@ -873,12 +890,22 @@ cdef class SearchTable:
         cdef Py_ssize_t at = 0, size = 0, own = found.count
         cdef uint32_t ordinal, beside
         cdef int side
-        cdef double lent, value
+        cdef double lent, value, most = 0.0
         cdef Ranked each
         cdef const Document *document
         cdef const Origin *origin
+        for at in range(own):
+            most = max(most, found.scores[found.touched[at]])
+        at = 0
         while at < found.count:
             ordinal = found.touched[at]
+            # With two neighbours of the highest score it would not be among the best, nor would a
+            # neighbour that lives on what it lends: what that needs, its other neighbour has.
+            if at < own and size == k > 0 and (
+                found.scores[ordinal] + 2.0 * lend * most < heap[0].score
+            ):
+                at += 1
+                continue
             document = &self.documents[ordinal]
             lent = 0.0
             for side in range(2):
@@ -1031,46 +1058,54 @@ cdef class SearchTable:
         """
         cdef uint32_t ordinals[BLOCK_POSTINGS]
         cdef uint8_t times[BLOCK_POSTINGS]
-        cdef Py_ssize_t count, at, having
+        cdef Py_ssize_t count, at, having, fresh
+        cdef Posting *found_in = <Posting *>malloc((<size_t>len(pending) + 1) * sizeof(Posting))
         cdef double idf
         cdef uint64_t term
         cdef uint32_t base, stop
         cdef list blocks, frequencies = []
         cdef bytes block, packed
         cdef const uint8_t *p
-        cdef object ordinal
-        for term, blocks in terms:
-            having = 0
-            for base, stop, block in blocks:
-                if PyBytes_GET_SIZE(block) < BLOCK_HEADER:
-                    raise ValueError("a block of postings is damaged")
-                having += _u16(<const uint8_t *>PyBytes_AS_STRING(block))
-            for ordinal, packed in pending:
-                if not 0 <= ordinal < self.count:
-                    raise ValueError("an ordinal is out of range")
-                p = <const uint8_t *>PyBytes_AS_STRING(packed)
-                having += _entry_of(p, _entries(packed), term) >= 0
-            for packed in absent:
-                p = <const uint8_t *>PyBytes_AS_STRING(packed)
-                having -= _entry_of(p, _entries(packed), term) >= 0
-            having = max(having, 0)
-            frequencies.append(having)
-            idf = log(1.0 + (total - having + 0.5) / (having + 0.5))
-            for base, stop, block in blocks:
-                count = _unpack_block(block, base, min(stop, <uint32_t>self.count), ordinals, times)
-                if count < 0:
-                    raise ValueError("a block of postings is damaged")
-                for at in range(count):
-                    self._add(found, ordinals[at], self._part(
-                        ordinals[at], times[at], idf, k1, floor_, slope))
-            for ordinal, packed in pending:
-                p = <const uint8_t *>PyBytes_AS_STRING(packed)
-                at = _entry_of(p, _entries(packed), term)
-                if at >= 0:
-                    base = ordinal
-                    self._add(found, base, self._part(
-                        base, p[ENTRY_BYTES * at + 8], idf, k1, floor_, slope))
-        return frequencies
+        cdef Py_ssize_t ordinal
+        if found_in == NULL:
+            raise MemoryError
+        try:
+            for term, blocks in terms:
+                having = fresh = 0
+                for base, stop, block in blocks:
+                    if PyBytes_GET_SIZE(block) < BLOCK_HEADER:
+                        raise ValueError("a block of postings is damaged")
+                    having += _u16(<const uint8_t *>PyBytes_AS_STRING(block))
+                for ordinal, packed in pending:
+                    if not 0 <= ordinal < self.count:
+                        raise ValueError("an ordinal is out of range")
+                    p = <const uint8_t *>PyBytes_AS_STRING(packed)
+                    at = _entry_of(p, _entries(packed), term)
+                    if at >= 0:
+                        found_in[fresh].ordinal = <uint32_t>ordinal
+                        found_in[fresh].times = p[ENTRY_BYTES * at + 8]
+                        fresh += 1
+                having += fresh
+                for packed in absent:
+                    p = <const uint8_t *>PyBytes_AS_STRING(packed)
+                    having -= _entry_of(p, _entries(packed), term) >= 0
+                having = max(having, 0)
+                frequencies.append(having)
+                idf = log(1.0 + (total - having + 0.5) / (having + 0.5))
+                for base, stop, block in blocks:
+                    count = _unpack_block(
+                        block, base, min(stop, <uint32_t>self.count), ordinals, times)
+                    if count < 0:
+                        raise ValueError("a block of postings is damaged")
+                    for at in range(count):
+                        self._add(found, ordinals[at], self._part(
+                            ordinals[at], times[at], idf, k1, floor_, slope))
+                for at in range(fresh):
+                    self._add(found, found_in[at].ordinal, self._part(
+                        found_in[at].ordinal, found_in[at].times, idf, k1, floor_, slope))
+            return frequencies
+        finally:
+            free(found_in)
 
 
 cdef Py_ssize_t _entry_of(const uint8_t *p, Py_ssize_t entries, uint64_t term) noexcept nogil:

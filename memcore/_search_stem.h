@@ -348,9 +348,42 @@ static void memcore_dots_avx2(const int8_t *rows, int count, const int16_t *quer
 }
 #undef MEMCORE_ADD
 
+#define MEMCORE_NARROW 4096  /* numbers of a query that are kept in 8 bits */
+
+/* The same with the dot products of AVX-512 VNNI, four numbers a lane, for up to 4,096 numbers. They
+   take one side unsigned: 128 is added to each number of a row, by its highest bit, and 128 times
+   the query's sum is taken from the dot product. */
+__attribute__((target("avx512f,avx512bw,avx512vnni")))
+static void memcore_dots_vnni(const int8_t *rows, int count, const int16_t *query, int size,
+                              int32_t *dots) {
+    const __m512i highest = _mm512_set1_epi8((char)0x80);
+    int8_t narrow[MEMCORE_NARROW];
+    int32_t total = 0;
+    int row, at, wide = size & ~63;
+    for (at = 0; at < wide; at++) {
+        narrow[at] = (int8_t)query[at];
+        total += query[at];
+    }
+    for (row = 0; row < count; row++, rows += size) {
+        __m512i sum = _mm512_setzero_si512();
+        int32_t dot;
+        for (at = 0; at < wide; at += 64) {
+            sum = _mm512_dpbusd_epi32(
+                sum, _mm512_xor_si512(_mm512_loadu_si512(rows + at), highest),
+                _mm512_loadu_si512(narrow + at));
+        }
+        dot = _mm512_reduce_add_epi32(sum) - 128 * total;
+        for (at = wide; at < size; at++) dot += (int32_t)rows[at] * query[at];
+        dots[row] = dot;
+    }
+}
+
 static void memcore_dots(const int8_t *rows, int count, const int16_t *query, int size,
                          int32_t *dots) {
-    if (__builtin_cpu_supports("avx2")) memcore_dots_avx2(rows, count, query, size, dots);
+    if (size <= MEMCORE_NARROW && __builtin_cpu_supports("avx512vnni")
+            && __builtin_cpu_supports("avx512bw"))
+        memcore_dots_vnni(rows, count, query, size, dots);
+    else if (__builtin_cpu_supports("avx2")) memcore_dots_avx2(rows, count, query, size, dots);
     else memcore_dots_plain(rows, count, query, size, dots);
 }
 #else

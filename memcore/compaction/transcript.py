@@ -77,7 +77,7 @@ def parts_of(message: Message) -> list[Part]:
     """
     content = message.get("content")
     if len(message) == _PLAIN and isinstance(content, str) and message.get("role") in _PLAIN_ROLES:
-        return list(_blocks(content, 0))  # as most messages are
+        return [Part("text", readable(content))] if content else []  # as most messages are
     body = _body_of(message)
     label = _str(body, "type")
     if _is_result(message, body):

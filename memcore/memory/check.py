@@ -90,7 +90,8 @@ def _wrong_documents(
     """Compare the documents of entries in the search index with the entries, both ways."""
     kind = search.DocumentKind.MEMORY
     try:
-        head, done = search.read_head(txn, scope), indexed_to(txn, scope)
+        head = search.read_head(txn, scope)
+        done = indexed_to(txn, scope, head)
         if head is None:
             return
         for _, id_ in search.documents_of(txn, scope, kind):

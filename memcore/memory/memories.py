@@ -57,6 +57,7 @@ from memcore.memory.search import (
     embedded_recall,
     find_memories,
     index_wanted,
+    is_up_to_date,
 )
 from memcore.memory.statement import (
     Sources,
@@ -799,14 +800,22 @@ class Memories:
         return embedded_recall(self._store, self._find, self._embedding, text)
 
     def _find_hits(self, asked: MemoryQuery) -> list[MemoryHit]:
-        if asked.as_of_ms is None and not self._read_only:
-            embedding = None if asked.like is None else self._embedding
-            bring_up_to_date(self._store, self._find, embedding)
+        embedding = None if asked.like is None else self._embedding
         nothing: list[MemoryHit] = []
-        return self._read(
-            lambda txn, scope: find_memories(txn, scope, self._indexes, asked, self._now_ms()),
-            nothing,
-        )
+
+        def look(txn: ReadTxn, scope: int) -> list[MemoryHit]:
+            return find_memories(txn, scope, self._indexes, asked, self._now_ms())
+
+        def look_if_current(txn: ReadTxn, scope: int) -> list[MemoryHit] | None:
+            return look(txn, scope) if is_up_to_date(txn, scope, embedding) else None
+
+        if asked.as_of_ms is None and not self._read_only:
+            missing: list[MemoryHit] | None = nothing
+            found = self._read(look_if_current, missing)
+            if found is not None:  # as a rule
+                return found
+            bring_up_to_date(self._store, self._find, embedding)
+        return self._read(look, nothing)
 
     def list(
         self,

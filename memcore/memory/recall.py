@@ -356,7 +356,7 @@ def _found_lines(
         like=place.like,
     )
     try:
-        if not is_indexed(txn, scope):
+        if not is_indexed(txn, scope, search.read_head(txn, scope)):
             place.indexes.wanted.setdefault(scope, None)
         hits = find_memories(txn, scope, place.indexes, query, place.now_ms, sound=True)
     except CorruptValueError as error:

@@ -217,8 +217,10 @@ class MemoryVersion(NamedTuple):
     @property
     def support(self) -> int:
         """Number of independent sessions that say it: forks share their parent's items."""
-        of_members = self.merger is not None  # a member says it
         rows = self.sources
+        if len(rows) == 1 and not rows[0].is_aside:  # as a rule
+            return 1
+        of_members = self.merger is not None  # a member says it
         return len({row.root for row in rows if not row.is_aside or (of_members and not row.holds)})
 
     @property
@@ -263,22 +265,27 @@ class MemoryVersion(NamedTuple):
 
 def memory_of(record: MemoryVersion) -> Memory:
     """Return the public form of a record."""
-    seqs: dict[str, set[int]] = {}
-    for source in record.sources:
-        seqs.setdefault(source.name, set()).update(source.seqs)
-    values = (
+    return Memory(
         record.id, record.version, record.kind, record.text,
         dict(record.attributes),
         record.subject, record.slot, dict(record.labels),
-        tuple([Source(name, tuple(sorted(of))) for name, of in seqs.items()]),
-        record.by, record.extractor, record.confidence, record.importance,
+        _sources_of(record), record.by, record.extractor, record.confidence, record.importance,
         record.recorded_ms / 1000, _seconds(record.observed_ms), _seconds(record.valid_from_ms),
         _seconds(record.valid_to_ms), record.superseded_by, record.derived_from, record.support,
         record.status, _seconds(record.expires_ms), record.uses, record.promoted_by,
         None,  # shared_from
         record.reason,
     )  # fmt: skip
-    return Memory(*values)
+
+
+def _sources_of(record: MemoryVersion) -> tuple[Source, ...]:
+    """Return the public form of a record's sources: one a session, with its seqs ascending."""
+    if len(record.sources) == 1 and len(record.sources[0].seqs) == 1:  # as most have
+        return (Source(record.sources[0].name, record.sources[0].seqs),)
+    seqs: dict[str, set[int]] = {}
+    for source in record.sources:
+        seqs.setdefault(source.name, set()).update(source.seqs)
+    return tuple([Source(name, tuple(sorted(of))) for name, of in seqs.items()])
 
 
 def _seconds(at_ms: int | None) -> float | None:
@@ -300,8 +307,6 @@ _values_of: Final = attrgetter(*_NAMES)
 _TEXTS: Final = ("text", "subject", "slot", "extractor", "reason", "promoted_by")
 _SHARES: Final = ("confidence", "importance")
 _LISTS: Final = ("derived_from", "digests")
-_FIELDS: Final = {key: name for name, key in _NAMES.items()}
-"""Names of the fields of a version by their keys in a row."""
 _LEAST_MS: Final = 1 - 2**52
 _END_MS: Final = 2**52
 TIME_END_MS: Final = 2**50
@@ -351,22 +356,15 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
         ValueError, TypeError, LookupError: it is none; a checksum does not prove that memcore
             wrote it.
     """
-    values: dict[str, Any] = {}
+    values = [*_NOTHING_SAID]
+    values[0] = number
     for key, value in said.items():  # few of the fields are there
-        name = _FIELDS.get(key)
-        if name is None or value is None:
+        place = _PLACES.get(key)
+        if place is None or value is None:
             continue
-        unpack = _UNPACKERS.get(name)
-        values[name] = value if unpack is None else unpack(value)
-    labels, attributes = values.get("labels", _EMPTY), values.get("attributes", _EMPTY)
-    if not (isinstance(labels, dict) and isinstance(attributes, dict)) or (
-        labels and not all(isinstance(text, str) for pair in labels.items() for text in pair)
-    ):
-        raise TypeError("labels")
-    sources = said.get("sources", ())
-    record = MemoryVersion(
-        number, said["version"], sources=tuple([_unpack_source(row) for row in sources]), **values
-    )
+        at, unpack = place
+        values[at] = value if unpack is None else unpack(value)
+    record = MemoryVersion._make(values)
     derived = record.derived_from
     if (
         record.kind not in KINDS
@@ -375,10 +373,28 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
         or (record.unsourced is not None and record.unsourced not in BY)
         or len(derived) > DERIVED_MAX
         or not _are_numbers((number, record.version, *derived), 1, NUMBER_END)
+        or record.recorded_ms is None
         or any(len(bytes.fromhex(digest)) != _DIGEST_BYTES for digest in record.digests)
     ):
         raise ValueError(record.status)
     return record
+
+
+def _unpack_mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(value)
+    return value
+
+
+def _unpack_labels(value: Any) -> dict[str, str]:
+    labels = _unpack_mapping(value)
+    if not all(isinstance(text, str) for text in labels.values()):
+        raise TypeError("labels")
+    return labels
+
+
+def _unpack_sources(value: Any) -> tuple[SourceRow, ...]:
+    return tuple([_unpack_source(row) for row in value])
 
 
 def _unpack_text(value: Any) -> str:
@@ -423,8 +439,10 @@ def _unpack_source(said: Any) -> SourceRow:
     Raises:
         ValueError: it is none.
     """
-    session, name, owner, root, seqs, by, *rest = said
-    (holds,) = rest or (_HOLDS_ALL,)
+    session, name, owner, root, seqs, by = said[:6]
+    holds = _HOLDS_ALL
+    if len(said) != 6:  # noqa: PLR2004 - the fields just named
+        (holds,) = said[6:]
     if holds is True:  # once, only what the wording rested on was told apart from all else
         holds = _HOLDS_ALL - HOLDS["text"]
     row = SourceRow(session, name, owner, root, tuple(seqs), by, holds)
@@ -456,6 +474,8 @@ def _unpack_merger(said: Any) -> Merger:
 
 
 _UNPACKERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "labels": _unpack_labels,
+    "attributes": _unpack_mapping,
     **dict.fromkeys(_TEXTS, _unpack_text),
     **dict.fromkeys(_SHARES, unpack_share),
     **dict.fromkeys(_LISTS, _unpack_list),
@@ -463,6 +483,17 @@ _UNPACKERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "merger": _unpack_merger,
 }
 """Judges of the values of those fields of a version that are not judged together, by name."""
+_PLACES: Final[Mapping[str, tuple[int, Callable[[Any], Any] | None]]] = {
+    "version": (MemoryVersion._fields.index("version"), None),
+    "sources": (MemoryVersion._fields.index("sources"), _unpack_sources),
+    **{
+        key: (MemoryVersion._fields.index(name), _UNPACKERS.get(name))
+        for name, key in _NAMES.items()
+    },
+}
+"""Place of each key of a row in a version, and the judge of its value."""
+_NOTHING_SAID: Final = tuple(map(MemoryVersion._field_defaults.get, MemoryVersion._fields))
+"""Fields of a version of which nothing is said."""
 
 
 def opened_entry(key: bytes, value: bytes, number: int) -> MemoryVersion:
@@ -957,22 +988,24 @@ def progress_of(source: bytes | None) -> int:
     return found
 
 
-def is_indexed(txn: ReadTxn, scope: int) -> bool:
-    """Return True if a scope's search index has all entries.
+def is_indexed(txn: ReadTxn, scope: int, head: search.IndexHead | None) -> bool:
+    """Return True if a scope's search index, whose head is ``head``, has all entries.
 
     Raises:
         CorruptValueError: the index is damaged.
     """
-    return indexed_to(txn, scope) == _ALL
+    return indexed_to(txn, scope, head) == _ALL
 
 
-def indexed_to(txn: ReadTxn, scope: int) -> int:
+def indexed_to(txn: ReadTxn, scope: int, head: search.IndexHead | None) -> int:
     """Return the number up to which a scope's search index has the entries; 0 if there is none.
 
+    ``head`` is the head of the index.
+
     Raises:
         CorruptValueError: the index is damaged.
     """
-    if search.read_head(txn, scope) is None:
+    if head is None:
         return 0
     return progress_of(search.source_of(txn, scope, search.DocumentKind.MEMORY))
 

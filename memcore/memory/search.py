@@ -50,6 +50,7 @@ __all__ = [
     "find_memories",
     "index_memories",
     "index_wanted",
+    "is_up_to_date",
     "lent_scores",
 ]
 
@@ -124,13 +125,25 @@ def index_memories(store: Store, find: Callable[[ReadTxn], int | None]) -> None:
     scope = store.read(find)
     if scope is None:
         return
-    is_whole = store.read(lambda txn: is_indexed(txn, scope))
+    is_whole = store.read(lambda txn: is_indexed(txn, scope, search.read_head(txn, scope)))
     if not is_whole:
         search.clear_index(store, scope)
     while not is_whole:
         is_whole = store.transact(lambda txn: index_piece(txn, scope))
         search.merge_pending(store, scope)
     search.merge_pending(store, scope)
+
+
+def is_up_to_date(txn: ReadTxn, scope: int, embedding: search.Embedding | None) -> bool:
+    """Return True if a scope's index has all memories and, with an embedding, their vectors.
+
+    Raises:
+        CorruptValueError: the index is damaged.
+    """
+    head = search.read_head(txn, scope)
+    if head is None or head.is_long() or not is_indexed(txn, scope, head):
+        return False
+    return embedding is None or not embedding.lacks(txn, scope)
 
 
 def bring_up_to_date(
@@ -144,17 +157,6 @@ def bring_up_to_date(
         EmbedderError: the embedder failed.
         CorruptValueError: the index is damaged.
     """
-
-    def is_ready(txn: ReadTxn) -> bool:
-        scope = find(txn)
-        head = None if scope is None else search.read_head(txn, scope)
-        if scope is None or head is None:
-            return scope is None
-        is_whole = not head.is_long() and is_indexed(txn, scope)
-        return is_whole and (embedding is None or not embedding.lacks(txn, scope))
-
-    if store.read(is_ready):  # as a rule
-        return
     index_memories(store, find)
     if embedding is None:
         return
@@ -247,7 +249,7 @@ def find_memories(
     cache = None if head is None else indexes
     head = head or search.IndexHead(os.urandom(16))
     beside = []
-    known = 0 if cache is None else indexed_to(txn, scope)
+    known = 0 if cache is None else indexed_to(txn, scope, head)
     now = sound_entries(txn, scope, known) if sound else entries(txn, scope, known)
     for each in now if asked.as_of_ms is None else past.values():
         made = document_of(each)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct, pack
 from typing import Final, NamedTuple, TypeAlias
 
-from memcore._fast import HeadFields, record_spans, xxh3_64
+from memcore._fast import HeadFields, record_in, record_spans, xxh3_64
 from memcore.codec import keys
 from memcore.codec.keys import Row
 from memcore.codec.values import open_value, seal_value
@@ -152,6 +152,13 @@ def _page_at(txn: ReadTxn, scope: int, session: int, seq: int) -> tuple[bytes, b
     Raises:
         CorruptValueError: there is none.
     """
+    # A page that begins with the small page of ``seq`` or with its block holds it: small pages and
+    # blocks begin at these places, and no page begins between. Of a server, a scan is one trip.
+    for size in () if txn.is_remote else (INDEX_TAIL_RECORDS, INDEX_PAGE_RECORDS):
+        key = page_key(scope, session, (seq - 1) // size * size + 1)
+        value = txn.get(key)
+        if value is not None:
+            return key, value
     floor, stop = page_key(scope, session, 0), page_key(scope, session, seq + 1)
     found = next(iter(txn.scan(floor, stop, reverse=True, limit=1)), None)
     if found is None:
@@ -167,13 +174,11 @@ def record_at(txn: ReadTxn, scope: int, session: int, seq: int) -> bytes:
         CorruptValueError: the index does not contain it.
     """
     key, value = _page_at(txn, scope, session, seq)
-    first, body = keys.number_of(key), open_value(key, value)[1]
-    spans = record_spans(body)
-    if spans is None or seq - first >= len(spans):
+    found = record_in(open_value(key, value)[1], seq - keys.number_of(key))
+    if found is None:
         msg = f"the index of session {session} does not hold seq {seq}; run 'memcore check'"
         raise CorruptValueError(msg, key=page_key(scope, session, seq))
-    start, stop = spans[seq - first]
-    return body[start:stop]
+    return found
 
 
 def chain_of(txn: ReadTxn, scope: int, session: int, seq: int) -> int:
@@ -188,11 +193,11 @@ def chain_in(tail: Tail, seq: int) -> int:
         CorruptValueError: the page does not contain it.
     """
     first, key, body = tail
-    spans = record_spans(body)
-    if spans is None or seq - first >= len(spans):
+    found = record_in(body, seq - first)
+    if found is None:
         msg = f"the index page {first} does not hold seq {seq}; run 'memcore check'"
         raise CorruptValueError(msg, key=key)
-    return int(RECORD.unpack_from(body, spans[seq - first][0])[2])
+    return int(RECORD.unpack_from(found)[2])
 
 
 def records(txn: ReadTxn, scope: int, session: int, lo: int, hi: int) -> Iterator[bytes]:

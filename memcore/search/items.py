@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Final
 
 from memcore.codec import keys
 from memcore.errors import CorruptValueError
@@ -31,12 +33,14 @@ __all__ = [
     "forget_session",
     "ids_in",
     "item_id",
+    "item_place",
     "size_of",
     "subtract",
     "united",
 ]
 
 
+_ITEM_ID: Final = Struct(">QQ")
 PIECE_POSTINGS = 192
 """Postings that one transaction of a deletion removes: each is on a page of its own, and the space
 reserved for deletions has 256."""
@@ -45,6 +49,12 @@ reserved for deletions has 256."""
 def item_id(session: int, seq: int) -> bytes:
     """Return the id of an item's document."""
     return keys.u64(session) + keys.u64(seq)
+
+
+def item_place(id_: bytes) -> tuple[int, int]:
+    """Return ``(session, seq)`` of the id of an item's document."""
+    session, seq = _ITEM_ID.unpack(id_)
+    return session, seq
 
 
 def ids_in(segments: Segments) -> Iterator[bytes]:

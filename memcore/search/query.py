@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import log
 from threading import Lock
@@ -103,7 +103,8 @@ class _Cached(NamedTuple):
     generation: int
     pages: list[tuple[int, bytes]]
     table_generation: int
-    pending: list[Forward]
+    pending: list[tuple[int, bytes]]
+    """Ordinal and packed terms of the documents that no posting has yet."""
     table: SearchTable
 
 
@@ -172,8 +173,10 @@ class IndexCache:
                 self._seen.clear()
             self._seen[scope] = snapshot, found
 
-    def get(self, txn: ReadTxn, scope: int, head: IndexHead) -> tuple[SearchTable, list[Forward]]:
-        """Return a scope's table, without linked neighbours of pending ones, and the pending.
+    def get(
+        self, txn: ReadTxn, scope: int, head: IndexHead
+    ) -> tuple[SearchTable, list[tuple[int, bytes]]]:
+        """Return a scope's table, and ordinal and packed terms of each pending document.
 
         Raises:
             CorruptValueError: a row is damaged.
@@ -252,7 +255,8 @@ class IndexCache:
             pages = known.pages
         pending = pending_documents(txn, scope, head)
         table = _table_of(head, pages, pending, (), ())
-        return _Cached(head.key, head.generation, pages, head.table_generation, pending, table)
+        packed = [(each.ordinal, each.packed) for each in pending]
+        return _Cached(head.key, head.generation, pages, head.table_generation, packed, table)
 
 
 def _text_name(embedder: Embedder, text: str) -> tuple[str, int, bytes]:
@@ -479,13 +483,13 @@ def rank(
         pages = [] if not head.next else list(table_pages(txn, scope))
         pending = pending_documents(txn, scope, head)
         table = _table_of(head, pages, pending, beside, gone)
+        left = {each.ordinal for each in gone}
+        unmerged = [(each.ordinal, each.packed) for each in pending if each.ordinal not in left]
+        unmerged += [(head.next + at, each.packed) for at, each in enumerate(beside)]
     else:
-        table, pending = cache.get(txn, scope, head)
+        table, unmerged = cache.get(txn, scope, head)
     if total <= 0 or (length <= 0 and not vectors):  # the table has proved the head's totals
         return nothing
-    left = {each.ordinal for each in gone}
-    unmerged = [(each.ordinal, each.packed) for each in pending if each.ordinal not in left]
-    unmerged += [(head.next + at, each.packed) for at, each in enumerate(beside)]
     blocks = [(term, posting_blocks(txn, scope, keys.u64(term), head.merged)) for term in terms]
     hashes = {author_hash(author, head.key) for author in query.authors}
     vector = b"" if like is None else like.vector
@@ -533,6 +537,10 @@ class _Matches(Sequence[Match]):
 
     def __len__(self) -> int:
         return len(self._best)
+
+    def __iter__(self) -> Iterator[Match]:
+        for ordinal, score, own in self._best:
+            yield Match(*self._place(ordinal), score, own, ordinal)
 
     @overload
     def __getitem__(self, at: int) -> Match: ...

@@ -69,8 +69,7 @@ def highlights(text: str, key: bytes, wanted: dict[int, str]) -> list[tuple[int,
     """
     found: list[tuple[int, int]] = []
     if text.isascii():
-        spans = search_spans(text, key, wanted)
-        return _merged([(start, stop) for _, start, stop in spans])
+        return [(start, stop) for _, start, stop in search_spans(text, key, wanted)]
     for chunk in _CHUNK.finditer(text):
         start, word = chunk.start(), chunk[0]
         plain = folded(word)

@@ -86,6 +86,15 @@ def test_stems_are_those_of_snowball() -> None:
     assert [w for w in words if stem_word(w) != stem(w)] == []
 
 
+def test_a_word_is_found_by_its_stem_however_it_begins() -> None:
+    # Highlights look at the beginning of a word before they stem it.
+    for word in vocabulary():
+        spans = search_spans(word, KEY)
+        assert [search_spans(word, KEY, {term: stem_word(word)}) for term, _, _ in spans] == [
+            [span] for span in spans
+        ], word
+
+
 def test_a_stem_is_only_made_of_what_has_one() -> None:
     for word in ("", "Running", "naïves", "日本", "cats'", "x" * 65):
         assert stem_word(word) == word
@@ -318,8 +327,10 @@ def test_the_most_similar_vectors_are_exact(count, dims) -> None:
 
 
 def test_vectors_of_another_length_are_refused() -> None:
-    least = best_vectors(b"\x80" * 65_536, b"\x80" * 65_536, 1)
-    assert least == [(0, 65_536 * 16_384)]
+    for dims in (64, 4_095, 4_096, 4_160, 65_536):  # each way to multiply, at its limits
+        least, most = b"\x80" * dims, b"\x7f" * dims
+        assert best_vectors(least, least, 1) == [(0, dims * 16_384)]
+        assert best_vectors(least + most, most, 2) == [(1, dims * 127 * 127), (0, -dims * 16_256)]
     for vectors, query in ((b"abc", b"ab"), (b"", b""), (b"", b"x" * 65_537)):
         with pytest.raises(ValueError, match="rows"):
             best_vectors(vectors, query, 1)

@@ -44,7 +44,8 @@ def texts(hits) -> list[str]:
 
 def indexed(db) -> int:
     def look(txn):
-        return indexed_to(txn, names.scope_of(txn, "default", "alice"))
+        scope = names.scope_of(txn, "default", "alice")
+        return indexed_to(txn, scope, search.read_head(txn, scope))
 
     return db.engine.store.read(look)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import memcore
-from memcore import Recall, Source
+from memcore import Recall, Source, search
 from memcore.codec import keys
 from memcore.codec.keys import MemoryRow, SearchRow
 from memcore.database.scope import engine_of
@@ -502,9 +502,11 @@ def test_what_a_context_had_to_look_through_is_indexed_by_the_next_statement(db)
     recall = Recall(budget_tokens=200)
 
     def is_there() -> bool:
-        return engine_of(scope).store.read(
-            lambda txn: is_indexed(txn, names.scope_of(txn, "default", "u") or 0)
-        )
+        def look(txn) -> bool:
+            number = names.scope_of(txn, "default", "u") or 0
+            return is_indexed(txn, number, search.read_head(txn, number))
+
+        return engine_of(scope).store.read(look)
 
     assert 42 in {each.id for each in session.context(8_000, memory=recall).memories}
     assert not is_there()
