@@ -14,9 +14,9 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
-from memcore.aio.commit import CommitFuture
+from memcore.aio.commit import CommitFuture, in_pages
 from memcore.aio.memory import AsyncMemories
 from memcore.aio.session import AsyncLease, AsyncSession
 from memcore.aio.state import AsyncSharedState
@@ -52,6 +52,11 @@ from memcore.session.compact import AnySummarizer
 from memcore.session.content_filter import Guards, Redact
 from memcore.session.content_filter import Redact as Demanded
 from memcore.telemetry import adopt, plain
+from memcore.tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from memcore.exchange.lines import Title
+    from memcore.exchange.load import Imported
 
 __all__ = [
     "AsyncBlobStore",
@@ -65,6 +70,8 @@ __all__ = [
 # --- Asynchronous KeyValue and BlobStore ----------------------------------------------------------
 
 T = TypeVar("T")
+EXPORT_CHUNKS: Final = 16
+"""Chunks of an export that are read at a time."""
 _FEW: Final = 32
 """So many entries may be written on the loop's own thread."""
 
@@ -571,6 +578,105 @@ class AsyncDatabase:
         """Return the state of the warm copy; None without one."""
         return await asyncio.to_thread(self._database.warm_status)
 
+    async def export(
+        self,
+        session_id: str | None = None,
+        *,
+        user: str | None = None,
+        app: str | None = None,
+        format: str = "jsonl",  # noqa: A002 - as the synchronous one
+        undone: bool = False,
+        left_out: Callable[[str], None] | None = None,
+        redact: Redact = None,
+    ) -> AsyncIterator[bytes]:
+        """Export all sessions, or those of one name, user or application, in chunks of bytes.
+
+        Unless a name is given, the state shared by a user's sessions follows; without a user, so
+        does the state of the applications.
+
+        Args:
+            session_id: only sessions of this name.
+            user: only this user's.
+            app: only this application's.
+            format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"``,
+                ``"anthropic"``, ``"gemini"`` and ``"langchain"`` write one line
+                ``{"id", "metadata", "messages"}`` per session, legal in that format; ``"parquet"``
+                is a table of items for DuckDB, Polars or pandas, which cannot be imported.
+            undone: include items that were undone (jsonl and parquet only).
+            left_out: called with a line of text for each session with content that messages cannot
+                hold (events, meta, compactions) or that was changed for the format; without it,
+                such a session is an error. A table of items tells of nothing.
+            redact: replace what this policy matches with placeholders.
+
+        Raises:
+            InvalidOptionError, InvalidItemError, NotFoundError, CorruptValueError
+            ImportError: ``"parquet"`` needs pyarrow.
+        """
+        async for found in in_pages(
+            self._database.export(
+                session_id,
+                user=user,
+                app=app,
+                format=format,
+                undone=undone,
+                left_out=left_out,
+                redact=redact,
+            ),
+            EXPORT_CHUNKS,
+            in_thread=True,
+        ):
+            yield found
+
+    async def import_(
+        self,
+        lines: Iterable[bytes],
+        *,
+        rename: Callable[[Title], Title] | None = None,
+        counter: str | TokenCounter | None = None,
+        format: str = "auto",  # noqa: A002 - as the synchronous one
+        policy: str | None = None,
+        orphans: str = "keep",
+        on_conflict: str = "error",
+        unnamed: str = "line",
+    ) -> Imported:
+        """Import conversations and exported sessions, with all their data.
+
+        A conversation is a line ``{"id", "messages"}``, or a list of messages; with ``metadata``
+        as written by an export, it is restored under its user and application. States of users and
+        applications gain the fields they lack; existing fields are kept.
+
+        A session that already exists and is identical counts as ``skipped``, so an interrupted
+        import can be repeated. One that cannot be stored is listed in ``failures``; the others are
+        stored. Small sessions share a commit.
+
+        Args:
+            lines: a file opened with ``"rb"``, or any iterable of lines.
+            rename: may give a session another name, user or application.
+            counter: counts tokens instead of the counter named by the export.
+            format: ``"jsonl"`` accepts only exported sessions, the name of another ``export``
+                format only conversations, ``"auto"`` both.
+            policy: the pair policy of conversations; None: the line's own, or the database's.
+            orphans: for conversations, results without their call: ``"keep"`` or ``"raise"``.
+            on_conflict: if a different session has the name: ``"error"`` (listed in ``failures``),
+                ``"skip"`` (listed in ``left_out``), ``"rename"`` (``NAME (2)``), or ``"append"``:
+                if the session is a prefix of the conversation, append the remaining messages.
+            unnamed: prefix of the name of conversations without an id, before their line number.
+
+        Raises:
+            InvalidOptionError, ReadOnlyError, StorageError
+        """
+        return await asyncio.to_thread(
+            self._database.import_,
+            lines,
+            rename=rename,
+            counter=counter,
+            format=format,
+            policy=policy,
+            orphans=orphans,
+            on_conflict=on_conflict,
+            unnamed=unnamed,
+        )
+
     async def verify_audit(
         self,
         *,
@@ -815,6 +921,10 @@ class AsyncDatabase:
             InvalidOptionError, CorruptValueError
         """
         return await asyncio.to_thread(self._database.would_erase, user, app=app)
+
+    async def pending_erasures(self) -> int:
+        """Count the unfinished erasures."""
+        return await asyncio.to_thread(self._database.pending_erasures)
 
     async def holds(
         self,

@@ -273,6 +273,9 @@ class AsyncSession:
     def __len__(self) -> int:
         return len(self._session)
 
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self.items()
+
     def __bool__(self) -> bool:
         return True
 

@@ -129,7 +129,7 @@ class AnchorFile(AnchorLines):
         number, prev = self._last(fd, size)
         if number < self._number:
             raise AuditError(
-                f"{self._path}: ends at line {number}, and had {self._number}: it was cut; "
+                f"{self._path} ends at line {number}, and had {self._number}: it was cut; "
                 "keep it, and name another file as the anchor"
             )
         lines = list(self._lines(tips, number, prev, reset=reset))
@@ -167,7 +167,7 @@ class AnchorFile(AnchorLines):
                     continue
                 if fields.get("file") != self._file:
                     raise AuditError(
-                        f"{self._path}: is the anchor of another database; name another file"
+                        f"{self._path} is the anchor of another database; name another file"
                     )
                 if _is_signed(line, fields, self._chainer):
                     return int(fields["n"]), str(fields["mac"])
@@ -176,7 +176,7 @@ class AnchorFile(AnchorLines):
         return 0, ""
 
     def _is_no_anchor(self) -> AuditError:
-        return AuditError(f"{self._path}: is no anchor of an audit; name another file")
+        return AuditError(f"{self._path} is no anchor of an audit; name another file")
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -263,24 +263,24 @@ def start_audit(store: Store, audit: Audit | None) -> None:
     if audit is None:
         if flagged:
             raise AuditError(
-                f"{store.path}: is audited: open it with audit=Audit(key=...) to write to it, or "
+                f"{store.path} is audited: open it with audit=Audit(key=...) to write to it, or "
                 "with read_only=True"
             )
         return
     chainer = chainer_for(store, audit)
     if flagged and not begun:
         raise AuditError(
-            f"{store.path}: is audited, but the database's own chain is gone: somebody removed it; "
+            f"{store.path} is audited, but the database's own chain is gone: somebody removed it; "
             "open it with read_only=True and see verify_audit()"
         )
     if begun and not flagged:
         raise AuditError(
-            f"{store.path}: has an audit, but its record says that it has none: somebody changed "
+            f"{store.path} has an audit, but its record says that it has none: somebody changed "
             "it; open it with read_only=True and see verify_audit()"
         )
     env = store.environment()
     if env.audit is not None and env.audit.chainer.sign(b"") != chainer.sign(b""):
-        raise AuditError(f"{store.path}: is open in this process with another audit key")
+        raise AuditError(f"{store.path} is open in this process with another audit key")
     recorder = env.audit or _recorder(env, audit, chainer)
     if not (begun and store.read(_is_covered)):
         _begin(store, recorder)
@@ -330,7 +330,7 @@ def need_key(txn: ReadTxn, chainer: Chainer, path: str) -> None:
         except ValueError:
             continue
     raise AuditError(
-        f"{path}: is audited with another key than the one given, or the beginning of its audit "
+        f"{path} is audited with another key than the one given, or the beginning of its audit "
         "was changed; nothing was written"
     )
 

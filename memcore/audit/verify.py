@@ -552,7 +552,7 @@ def need_audited(txn: ReadTxn, path: str) -> None:
         AuditError: it has none.
     """
     if not is_audited(txn, path) and next(entries(txn, DATABASE), None) is None:
-        raise AuditError(f"{path}: is not audited; open it with audit=Audit(key=...) once")
+        raise AuditError(f"{path} is not audited; open it with audit=Audit(key=...) once")
 
 
 @record(slots=True)

@@ -124,7 +124,7 @@ def _need_directory(archive: str) -> None:
     if "://" in archive or os.path.isdir(archive):
         return
     if os.path.exists(archive):
-        msg = f"{archive}: is a file, not a directory; 'memcore import' reads what a sweep wrote"
+        msg = f"{archive} is a file, not a directory; 'memcore import' reads what a sweep wrote"
         raise memcore.InvalidOptionError(msg)
     msg = f"{archive}: there is no such directory"
     raise memcore.NotFoundError(msg)

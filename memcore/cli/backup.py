@@ -40,7 +40,7 @@ def back_up(target: str, store: str, *, compact: bool, verify: bool, as_json: bo
     with reading(store) as db:
         need_directory(target)
         if os.path.lexists(target):
-            complain(f"{target}: exists; a backup never overwrites")
+            complain(f"{target} exists; a backup never overwrites")
             raise SystemExit(ExitCode.REFUSED)
         need_apart(target, store)
         with progress("checking the copy") as report:

@@ -10,6 +10,7 @@ import click
 import memcore
 from memcore.cli.options import ExitCode, graphs_of, json_option, reading, store_option, verb
 from memcore.cli.output import emit_json, escape, progress
+from memcore.codec.values import DAMAGE_ADVICE
 from memcore.maintenance.check import RepairPlan, plan_repairs
 from memcore.options import counted
 
@@ -99,6 +100,6 @@ def _print_plan(plan: RepairPlan) -> None:
         if repair.instead:
             print(f"  or: {repair.instead}")
         for finding in repair.findings:
-            print(escape(f"  - {finding}"))
+            print(escape(f"  - {finding.replace(DAMAGE_ADVICE, '')}"))
     if plan.steps:
         print()

@@ -76,7 +76,7 @@ policy_option = click.option(
     "--keep-tokens",
     type=click.IntRange(1),
     metavar="TOKENS",
-    help="Keep the longest safe suffix within these tokens.",
+    help="Keep the longest safe suffix within these tokens; with --keep-last, what keeps more.",
 )
 @policy_option
 @click.option("--stage", metavar="NAME", help="The stage to run, due or not (the one that is due).")

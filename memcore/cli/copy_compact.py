@@ -80,7 +80,7 @@ def _estimate(store: str, *, durability: str | None, as_json: bool) -> None:
     with reading(store) as db:
         stats, mode = db.stats(), durability or db.durability
     if "pages_used" not in stats:
-        msg = f"{store}: has no pages of its own; its server compacts it"
+        msg = f"{store} has no pages of its own; its server compacts it"
         raise memcore.InvalidOptionError(msg)
     before, after = stats["file_bytes"], stats["pages_used"] * stats["page_bytes"]
     if as_json:

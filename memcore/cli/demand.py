@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -67,10 +67,20 @@ def demand_of_store(
         return
     policy, guards = found["redact"], found["guards"]
     rows: list[tuple[str, object]] = [
-        (name, value if isinstance(value, bool | str) else json.dumps(value, ensure_ascii=False))
+        (name, _shown(value))
         for name, value in ({} if policy is None else policy).items()
+        if value not in ({}, [])
     ]
     rows += [("guard", json.dumps(guard)) for guard in guards]
     print_pairs([(name, escape(str(value))) for name, value in rows] or [("demands", "nothing")])
     if changes and dry_run:
         print("nothing was written")
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a policy as people read it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

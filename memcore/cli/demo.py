@@ -142,7 +142,7 @@ def run_demo(*, keep: Path | None) -> None:
     if keep is not None:
         need_directory(str(keep))
     if keep is not None and keep.exists():
-        complain(f"{keep}: exists; the demo starts with a new file")
+        complain(f"{keep} exists; the demo starts with a new file")
         raise SystemExit(ExitCode.REFUSED)
     with tempfile.TemporaryDirectory(prefix="memcore-demo-") as directory:
         findings = _play(keep or Path(directory) / "demo.memcore")

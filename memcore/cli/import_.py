@@ -65,6 +65,8 @@ _HEAD_BYTES: Final = 64 * 1024
 """Of a source that is looked at before a database is made."""
 _TOLD: Final = ("conversations", "sessions", "items", "skipped", "failed")
 """Counts of an import of lines that come first, and are printed even if they are 0."""
+_TOLD_OF_CONVERSATIONS: Final = tuple(name for name in _TOLD if name != "sessions")
+"""The same where no line is of an export, whose sessions alone are counted as such."""
 _ALWAYS: Final = ("kind", "path", "read", "present")
 """Counts that are printed even if they are 0."""
 
@@ -124,8 +126,8 @@ class Renaming:
     metavar="FORMAT",
     help=f"auto, {', '.join(FORMATS)}.",
 )
-@click.option("--user", help="The user who owns the sessions (as exported, or default).")
-@click.option("--app", help="The application they belong to (as exported, or default).")
+@click.option("--user", metavar="USER", help="Who owns the sessions (as exported, or default).")
+@click.option("--app", metavar="APP", help="Their application (as exported, or default).")
 @click.option(
     "--pairs",
     type=click.Choice(tuple(POLICIES)),
@@ -201,7 +203,7 @@ def import_file(
         raise memcore.InvalidOptionError(msg)
     if kind is None and _is_database(file):
         msg = (
-            f"{file}: is a memcore database, not lines of one: 'memcore copy' copies it, 'memcore "
+            f"{file} is a memcore database, not lines of one: 'memcore copy' copies it, 'memcore "
             "export --all' writes the lines that an import takes"
         )
         raise memcore.SourceError(msg, place=file)
@@ -287,7 +289,7 @@ def _need_json(file: str) -> None:
         head = source.read(_HEAD_BYTES)
     for magic, told in _OTHERS.items():
         if head.startswith(magic):
-            msg = f"{file}: is {told}"
+            msg = f"{file} is {told}"
             raise memcore.SourceError(msg, place=file)
     if head[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
         return  # each line is told of
@@ -317,7 +319,7 @@ def _need_none(kind: str, given: Mapping[str, object]) -> None:
     """Refuse options for lines where another program's store is imported."""
     for name, is_given in given.items():
         if is_given:
-            msg = f"{name}: has no meaning with --from {kind}; leave it out"
+            msg = f"{name} has no meaning with --from {kind}; leave it out"
             raise memcore.InvalidOptionError(msg)
 
 
@@ -379,7 +381,7 @@ def _check_places(store: str, **owner: str | None) -> None:
         raise memcore.InvalidOptionError(msg)
     for what, name in owner.items():
         if name == "":  # an unset variable in a script does not mean the users in the file
-            msg = f"--{what}: is empty; give a name, or leave the option out"
+            msg = f"--{what} is empty; give a name, or leave the option out"
             raise memcore.InvalidOptionError(msg)
 
 
@@ -416,7 +418,8 @@ def _summarize(
     else:
         shown |= {"ignored": sum(done.ignored.values()), "seconds": f"{figures['seconds']:.2f}"}
         told = {name: shown.pop(name) for name in _TOLD} | shown
-        pairs = ((name, value) for name, value in told.items() if value or name in _TOLD)
+        always = _TOLD if done.sessions else _TOLD_OF_CONVERSATIONS
+        pairs = ((name, value) for name, value in told.items() if value or name in always)
         print_pairs((name.replace("_", " "), value) for name, value in pairs)
         _tell_dry_run(dry_run)
     if done.failures:
@@ -477,7 +480,7 @@ def _conversations(text: bytes) -> list[bytes] | None:
         return None
     several = isinstance(value, list) and (
         any(isinstance(each, dict) and "messages" in each for each in value)
-        or (bool(value) and all(isinstance(each, list) for each in value))
+        or all(isinstance(each, list) for each in value)  # an empty array has none
     )
     try:
         return [

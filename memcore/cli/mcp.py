@@ -32,8 +32,8 @@ _TOKEN_BYTES = 32
 
 @verb("mcp")
 @store_option
-@click.option("--user", default="default", metavar="NAME", help="Whose memory.")
-@click.option("--app", default="default", metavar="NAME", help="In which application.")
+@click.option("--user", default="default", metavar="USER", help="Whose memory.")
+@click.option("--app", default="default", metavar="APP", help="In which application.")
 @click.option("--write", is_flag=True, help="Let clients remember, correct, append and log.")
 @click.option("--allow-delete", is_flag=True, help="Let clients forget and delete.")
 @click.option("--create", is_flag=True, help="Make the file if there is none; with --write.")
@@ -121,7 +121,7 @@ def _serve_http(server: Any, place: tuple[str, str, int, tuple[str, ...]], *, te
     where = HttpPlace(*place)
 
     def ready(url: str) -> None:
-        warn(f"MCP at {url}, stopped by Ctrl-C")
+        warn(f"MCP at {url} (stopped by Ctrl-C)")
         if tell:
             warn(f"clients send the header 'Authorization: Bearer {where.token}'")
 

@@ -46,8 +46,8 @@ verbs = InOrder(
 )
 
 _TIMES = ("recorded_at", "observed_at", "valid_from", "valid_to", "expires_at")
-user_option = click.option("--user", default="default", metavar="NAME", help="Whose memory.")
-app_option = click.option("--app", default="default", metavar="NAME", help="In which application.")
+user_option = click.option("--user", default="default", metavar="USER", help="Whose memory.")
+app_option = click.option("--app", default="default", metavar="APP", help="In which application.")
 number_argument = click.argument("number", type=int, metavar="ID", help="The number of the memory.")
 
 
@@ -55,16 +55,14 @@ number_argument = click.argument("number", type=int, metavar="ID", help="The num
 def _memory(store: str, app: str, user: str, *, writes: bool = False) -> Iterator[memcore.Memories]:
     opened = writing(store) if writes else reading(store)
     with opened as db:
-        _warn_of_stranger(db, user, app, may_be_new=writes)
+        _warn_of_stranger(db, user, app)
         yield db.scope(app=app, user=user).memory
 
 
-def _warn_of_stranger(
-    db: memcore.Database, user: str, app: str, *, may_be_new: bool = False
-) -> None:
+def _warn_of_stranger(db: memcore.Database, user: str, app: str) -> None:
     """Warn of a user or an application that was named, and of which nothing is stored."""
     if (user, app) != ("default", "default"):
-        warn_of_stranger(db, user, app, may_be_new=may_be_new)
+        warn_of_stranger(db, user, app)
 
 
 def _mapping(memory: memcore.Memory) -> dict[str, Any]:
@@ -352,7 +350,7 @@ def extract_memories(
     """
     with writing(store) as db:
         if session is None:
-            _warn_of_stranger(db, user, app, may_be_new=True)
+            _warn_of_stranger(db, user, app)
         else:
             find_session(db, session, user=user, app=app)
         memory = db.scope(app=app, user=user).memory
@@ -541,8 +539,8 @@ def show_grants(store: str, *, user: str, app: str, as_json: bool) -> None:
 
 @verb("grant", of=verbs)
 @store_option
-@click.option("--to-user", required=True, metavar="NAME", help="Who may read.")
-@click.option("--to-app", default="default", metavar="NAME", help="In which application.")
+@click.option("--to-user", required=True, metavar="USER", help="Who may read.")
+@click.option("--to-app", default="default", metavar="APP", help="In which application.")
 @user_option
 @app_option
 @click.option(

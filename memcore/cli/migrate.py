@@ -40,7 +40,7 @@ def migrate_file(store: str, *, dry_run: bool, yes: bool, discard: bool, as_json
     with progress("checking the copy") as report:
         done = memcore.migrate(store, keep=not discard, dry_run=dry_run, progress=report)
     if as_json:
-        emit_json("migrate", dataclasses.asdict(done))
+        emit_json("migrate", {"dry_run": dry_run} | dataclasses.asdict(done))
         return
     if dry_run and done.version < FORMAT_VERSION:
         print(escape(f"{done.path}: format {done.version}; --yes migrates it to {FORMAT_VERSION}"))

@@ -269,14 +269,14 @@ def need_new(path: str) -> None:
     """
     need_directory(path)
     if os.path.lexists(path):
-        complain(f"{path}: exists; name a new file")
+        complain(f"{path} exists; name a new file")
         raise SystemExit(ExitCode.REFUSED)
 
 
 def need_apart(path: str, store: str) -> None:
     """End the program if a file to make is one that belongs to the database, there or not yet."""
     if is_own_file(path, store):
-        complain(f"{path}: belongs to the database; name another file")
+        complain(f"{path} belongs to the database; name another file")
         raise SystemExit(ExitCode.REFUSED)
 
 
@@ -289,6 +289,9 @@ def warn_of_stranger(
     """
     if user is None:
         return
+    if not user:
+        msg = "the user name is empty; give a name, or leave the option out"
+        raise memcore.InvalidOptionError(msg)
     apps = sorted(its_app for its_app, its_user in db.scopes() if its_user == user)
     if not apps and not may_be_new:
         warn(f"nothing is stored of user {user!r}: is the name right?")

@@ -122,7 +122,7 @@ def _named(name: str, listed: Sequence[memcore.SessionEntry], path: str) -> memc
     if len(found) == 1:
         return found[0]
     if not found:
-        msg = f"there is no such session {name!r} in {path}; 'memcore ls' lists them"
+        msg = f"there is no session {name!r} in {path}; 'memcore ls' lists them"
         raise memcore.NotFoundError(msg)
     owners = ", ".join(f"--user {entry.user!r} --app {entry.app!r}" for entry in found[:3])
     msg = f"{counted(len(found), 'session')} are named {name!r}; say which: {owners}"

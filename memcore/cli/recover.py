@@ -24,6 +24,7 @@ from memcore.cli.options import (
     yes_option,
 )
 from memcore.cli.output import emit_json, escape, print_table
+from memcore.codec.values import DAMAGE_ADVICE
 from memcore.graph import RecoveredNamespace, StoredCoder
 from memcore.limits import RECOVERY_STEPS
 from memcore.options import counted
@@ -131,12 +132,15 @@ def _print(found: memcore.Recovery) -> None:
         print(f"nothing is wrong: {counted(found.items, 'item')}")
         return
     for text in found.findings[:_SHOWN]:
-        print(escape(f"found: {text}"))
+        print(escape(f"found: {text.replace(DAMAGE_ADVICE, '')}"))
     if len(found.findings) > _SHOWN:
         print(f"found: {len(found.findings) - _SHOWN:,} more")
     print_table(
         ("step", "looked at", "serves", "because"),
-        ((step.name, step.target, step.serves, step.reason) for step in found.steps),
+        (
+            (step.name, step.target, step.serves, step.reason.replace(DAMAGE_ADVICE, ""))
+            for step in found.steps
+        ),
         wrap=True,
     )
     for note in found.notes:

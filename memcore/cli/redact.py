@@ -150,6 +150,9 @@ def _show(found: list[Finding]) -> None:
         )
         for each in found
     ]
+    if not rows:
+        print("nothing was found")
+        return
     print_table(
         ("session", "user", "app", "where", "found", "written anew", "memories gone", "stays"), rows
     )

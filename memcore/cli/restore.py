@@ -58,7 +58,7 @@ def restore_backup(
     need_directory(checked_file("--store", store))
     if os.path.lexists(store):
         if not (replace and (yes or dry_run)):
-            complain(f"{store}: exists; --replace --yes puts the backup in its place")
+            complain(f"{store} exists; --replace --yes puts the backup in its place")
             raise SystemExit(ExitCode.REFUSED)
         need_choice(dry_run, yes, see="whether it can be restored", do="restore it")
     started = time.perf_counter()

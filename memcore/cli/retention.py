@@ -96,6 +96,7 @@ def keep(
             show_report(report.mapping(), verb="retention", as_json=as_json)
         else:
             where = _place(db, session, user=user, app=app)
+            warn_of_stranger(db, user)
             _show(db.retention.terms(**where), where, as_json=as_json)
 
 

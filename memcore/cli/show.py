@@ -148,9 +148,11 @@ def show_session(
         escape(
             f"session {session_id} (user {totals['user']}, app {totals['app']}): "
             f"{counted(len(items), 'item')}, {counted(tokens, 'token')}, "
-            f"{counted(len(session_calls(lines)), 'open call')} shown, policy {totals['policy']}"
+            f"{counted(len(session_calls(lines)), 'open call')}, policy {totals['policy']}"
         )
     )
+    if items and start > items[-1].seq:
+        print(f"there is no item from seq {start} on: the last one is {items[-1].seq}")
     for found in calibration["calibrations"]:
         print(escape(_calibrated(found)))
     if calibration["damaged_calibration"]:

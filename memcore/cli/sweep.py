@@ -67,7 +67,7 @@ def sweep_store(
 def show_report(found: dict[str, Any], *, verb: str, as_json: bool) -> None:
     """Print the report of a sweep."""
     if as_json:
-        emit_json(verb, {"report": found})
+        emit_json(verb, {"dry_run": found["dry_run"], "report": found})
         return
     told = {"dry_run", "complete", "total"}
     print_pairs(

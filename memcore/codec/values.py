@@ -88,6 +88,10 @@ def checksum_of(value: bytes) -> bytes:
     return value[2:HEADER_BYTES]
 
 
+DAMAGE_ADVICE: Final = "; 'memcore check --repair-plan' says what is and what to do about it"
+"""End of a message about damage, which a command that says just that leaves out."""
+
+
 def body_of(value: bytes) -> bytes:
     """Return the body of a verified value: ``open_value`` without the verification."""
     if value[1] & FLAG_REWRITTEN:
@@ -114,7 +118,7 @@ def open_value(key: bytes, value: bytes) -> tuple[int, bytes]:
         raise _tampered(key, value[0])
     msg = (
         f"the value under key {key.hex()} fails its checksum ({len(value)} bytes): the file is "
-        "damaged there; 'memcore check --repair-plan' says what is and what to do about it"
+        f"damaged there{DAMAGE_ADVICE}"
     )
     raise CorruptValueError(msg, key=key)
 

@@ -83,7 +83,7 @@ def copy_store(
     need_known_address(to)
     checked_callable("progress", progress)
     if not to.startswith(SERVER_SCHEMES) and os.path.lexists(to):
-        raise TargetExistsError(f"{to}: exists; a copy never overwrites")
+        raise TargetExistsError(f"{to} exists; a copy never overwrites")
     with open_database(from_, read_only=True, create=False) as db:
         store = db._engine.store  # noqa: SLF001 - as the other modules of this package
         _need_all(db, store)
@@ -114,7 +114,7 @@ def _copy(
     record = Format.unpack(stored(txn).get(FORMAT_KEY), store.path)
     if store.vault is not None or is_audited(txn, store.path):
         raise InvalidOptionError(
-            f"{store.path}: is encrypted or audited, which a copy of another kind cannot be: "
+            f"{store.path} is encrypted or audited, which a copy of another kind cannot be: "
             "export its sessions, and import them"
         )
     for _ in txn.scan(FIRST, END, limit=1):
@@ -224,5 +224,5 @@ def _put_secret(path: str, secret: bytes | None) -> None:
         put_private(path + SUFFIX, secret, new=True)
     except FileExistsError as exc:  # maybe of a copy that was killed right behind this
         if secret_of(path, create=False) != secret:
-            msg = f"{path + SUFFIX}: is the secret of another store; move it away"
+            msg = f"{path + SUFFIX} is the secret of another store; move it away"
             raise TargetExistsError(msg) from exc

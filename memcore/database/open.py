@@ -92,7 +92,7 @@ def open_database(
 
     Args:
         path: the file, or ``":memory:"`` for a private one that is discarded at close. A leading
-            ``~`` is expanded; URLs (``file:``) are refused.
+            ``~`` is expanded; ``file:`` and other addresses are refused.
         durability: ``"full"`` (every acknowledged change is on the device), ``"relaxed"`` (a power
             failure loses at most the last ``steady_interval_ms``, a killed process nothing) or
             ``"none"`` (a power failure may corrupt the file; needs ``allow_unsafe=True``). Fixed

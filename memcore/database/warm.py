@@ -492,11 +492,11 @@ class WarmCopy:
         if target.is_store:
             if is_known:
                 raise SupersededError(
-                    f"{target.path}: was promoted: the store is there now. Open it by its address, "
+                    f"{target.path} was promoted: the store is there now. Open it by its address, "
                     "and this file with read_only=True"
                 )
             raise InvalidOptionError(
-                f"{target.path}: holds a store; name a schema for the warm copy that does not exist"
+                f"{target.path} holds a store; name a schema for the warm copy that does not exist"
             )
         if mark is not None and mark.source == self._source == row.made:
             if mark.position != self._shipped:
@@ -546,7 +546,7 @@ def _need_unaudited(store: LmdbStore) -> None:
     """
     if store.read(lambda txn: is_audited(txn, store.path)):
         raise InvalidOptionError(
-            f"{store.path}: is audited now, which a store on a server cannot be: the warm copy "
+            f"{store.path} is audited now, which a store on a server cannot be: the warm copy "
             "stays as it is"
         )
 

@@ -420,7 +420,7 @@ class Conversation(NamedTuple):
             InvalidItemError: it is neither.
         """
         if not isinstance(found, dict):
-            return cls(None, _messages("the line", found))
+            return cls(None, _messages("", found))
         name = found.get("id")
         if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
             refuse(f"id: expected a non-empty string or a number, got {name!r:.40}")
@@ -442,12 +442,19 @@ class Conversation(NamedTuple):
         return cls(None if name is None else str(name), messages, ignored, **said)
 
 
+_JSON_NAMES: Final[Mapping[type, str]] = {
+    type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string",
+    list: "an array", dict: "an object",
+}  # fmt: skip
+
+
 def _messages(what: str, found: Any) -> list[dict[str, Any]]:
     if not isinstance(found, list):
-        refuse(f"{what}: expected a list of messages, got {type(found).__name__}")
+        where = f"{what}: " if what else ""
+        refuse(f"{where}expected a list of messages, got {_JSON_NAMES[type(found)]}")
     for at, message in enumerate(found):
         if not isinstance(message, dict):
-            refuse(f"messages[{at}]: expected an object, got {type(message).__name__}")
+            refuse(f"messages[{at}]: expected an object, got {_JSON_NAMES[type(message)]}")
         _refuse_foreign(message)
     return found
 

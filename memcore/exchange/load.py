@@ -849,7 +849,7 @@ class _Import:
             family = families.setdefault((*each[:2], root), set())
             if root is not None:
                 seen.add((*each[:2], root))
-            family.update(place for one in seen if (place := self.places.get(one)) is not None)
+            family.update(place for one in seen if (place := self._stored_at(one)) is not None)
         for family in families.values():
             if len(family) > 1:
                 note_family(self.engine, family)
@@ -877,12 +877,20 @@ class _Import:
 
         One that the file does not hold may have been imported before.
         """
-        place = (*each.file, name)
-        if place not in self.places:
-            with suppress(CallerError):
-                return self._named(Title(name, *each.file, "", "", 0, 1, 0, 0, 0, 0)).session
-        found = self.places.get(place)
+        found = self._stored_at((*each.file, name))
         return found[2] if found is not None and found[:2] == each.owner else None
+
+    def _stored_at(self, origin: Place) -> Place | None:
+        """Return where a session of the file is, or would be, stored; None if it was not imported.
+
+        One that the file does not hold may have been imported before.
+        """
+        if origin in self.places:
+            return self.places[origin]
+        app, user, name = origin
+        with suppress(CallerError):
+            return place_of(self._named(Title(name, app, user, "", "", 0, 1, 0, 0, 0, 0)))
+        return None
 
     def _link_memories(self) -> None:
         """Let memories that came before their sessions find these."""

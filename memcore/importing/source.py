@@ -289,7 +289,7 @@ def fault_of_text(found: Any, what: str) -> str:
     try:
         found.encode()
     except UnicodeEncodeError:
-        return f"{what}: is no UTF-8"
+        return f"{what} is no UTF-8"
     return ""
 
 

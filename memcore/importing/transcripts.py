@@ -117,7 +117,7 @@ def _plain(path: str, file: BinaryIO) -> Any:
         try:
             zstd = import_module("zstandard")
         except ModuleNotFoundError as exc:
-            msg = f'{path}: is compressed with zstd: pip install "memcore-db[zstd]"'
+            msg = f'{path} is compressed with zstd: pip install "memcore-db[zstd]"'
             raise ImportError(msg, name=exc.name) from exc
         begin = zstd.ZstdDecompressor().decompressobj
     return io.BufferedReader(_Decompressed(path, file, begin, zstd.ZstdError))

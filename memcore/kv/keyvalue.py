@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from memcore import blobs
 from memcore.blobs import BlobRef
@@ -52,12 +52,16 @@ __all__ = [
 
 
 T = TypeVar("T")
+_MISSING: Final = object()
 Written = tuple[T, list[bytes]]
 """Result of a change, and the large contents that it left unreferenced."""
 
 
 class KeyValue:
     """Ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
+
+    ``kv[key]``, ``kv[key] = value``, ``del kv[key]``, ``key in kv`` and iteration over the keys are
+    as of a dict; each is a read or a commit of its own.
 
     Keys are non-empty strings in code point order; values are JSON or bytes (a tuple comes back as
     a list, bytearray and memoryview as bytes). ``find`` looks up the numbers of scope and namespace
@@ -100,6 +104,25 @@ class KeyValue:
         packed = packed_key(key)
         entry = self._read(lambda reader: reader.load(packed))
         return default if entry is None else entry.value()
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.get(key, _MISSING)
+        if found is _MISSING:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if not self.delete(key):
+            raise KeyError(key)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and bool(key) and self.get(key, _MISSING) is not _MISSING
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key, _ in self.scan())
 
     def content(self, key: str) -> bytes | None:
         """Return the content of the entry; None if the key does not exist, expired or has none.

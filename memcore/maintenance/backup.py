@@ -153,12 +153,12 @@ def restore(
     exists = os.path.lexists(final)
     if exists and Path(backup).samefile(final):
         msg = (
-            f"{final}: is the backup itself: move it to another name, and restore it from there to"
+            f"{final} is the backup itself: move it to another name, and restore it from there to"
             " this one"
         )
         raise InvalidOptionError(msg)
     if exists and not replace:
-        msg = f"{final}: exists; pass replace=True to put the backup in its place"
+        msg = f"{final} exists; pass replace=True to put the backup in its place"
         raise StoreAccessError(msg)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     kept = _free_name(f"{final}.before-restore-{stamp}") if exists and keep else None
@@ -188,7 +188,7 @@ def restore(
 
         store.restore(final, kept=kept, replace=replace, judge=judge)
     except CorruptStoreError as error:
-        msg = f"{backup}: is no sound backup, nothing was restored: {error}"
+        msg = f"{backup} is no sound backup, nothing was restored: {error}"
         raise CorruptStoreError(msg) from error
     finally:
         store.close()
@@ -304,7 +304,7 @@ def migrate(
         return MigrationReport(name, found, found, None)
     kept = f"{name}.format-{found}" if keep else None
     if kept is not None and os.path.lexists(kept):
-        msg = f"{kept}: exists; move it away: the old file is to be kept under this name"
+        msg = f"{kept} exists; move it away: the old file is to be kept under this name"
         raise StoreAccessError(msg)
     store.migrate_file(name, keep=kept, judge=_judge(counter, progress))
     return MigrationReport(name, found, FORMAT_VERSION, kept)

@@ -267,7 +267,7 @@ def _advice(
     if facts["file"]["leftovers"]:
         names = " ".join(map(shlex.quote, facts["file"]["leftovers"]))
         yield f"a killed process left unfinished files: rm -- {names}"
-    if int(facts["file"]["mode"], 8) & 0o077:
+    if pages and int(facts["file"]["mode"], 8) & 0o077:  # what is no store is left alone
         yield f"others than its owner may read or write the file: chmod 600 {file}"
 
 

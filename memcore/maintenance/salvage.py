@@ -190,7 +190,7 @@ def format_of(wreck: PageScan, source: str, vault: RowCipher | None) -> Format |
             problem = error
             continue
         if found.features & ENCRYPTED and vault is None:
-            raise KeyNeededError(f"{source}: is encrypted; salvage it with key=")
+            raise KeyNeededError(f"{source} is encrypted; salvage it with key=")
         return found
     seed = None if wreck.run is None else wreck.run.seed
     if not wreck.rows and seed is None:
@@ -331,7 +331,7 @@ def salvage(
         msg = f"{source}: there is no such file to salvage"
         raise NotFoundError(msg)
     if os.path.lexists(final):
-        msg = f"{final}: exists; salvage makes a new file"
+        msg = f"{final} exists; salvage makes a new file"
         raise StoreAccessError(msg)
     fd = open_locked(source, read_only=True)
     try:

@@ -667,6 +667,24 @@ _INSTRUCTIONS: Final = (
 )
 
 
+class _Server(MCPServer[Any]):
+    """An MCP server that tells a client of a wrong prompt; the SDK calls it an internal error."""
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Any = None
+    ) -> Any:
+        known = {each.name: each for each in await self.list_prompts()}
+        if name not in known:
+            msg = f"not_found: there is no prompt {name!r:.80}; there are {', '.join(known)}"
+            raise MCPError(INVALID_PARAMS, msg)
+        taken = {each.name for each in known[name].arguments or ()}
+        wrong = sorted(taken ^ set(arguments or {}))
+        if wrong:
+            what = "is missing" if wrong[0] in taken else "is not an argument of this prompt"
+            raise MCPError(INVALID_PARAMS, f"invalid_arguments: {wrong[0]!r:.80} {what}")
+        return await super().get_prompt(name, arguments, context)
+
+
 def build_server(scope: Scope, *, writes: bool = False, deletes: bool = False) -> MCPServer[Any]:
     """Return an MCP server over one user's memory and sessions.
 
@@ -675,7 +693,7 @@ def build_server(scope: Scope, *, writes: bool = False, deletes: bool = False) -
         writes: add tools that remember, correct, append and log.
         deletes: add tools that forget memories and delete sessions.
     """
-    server: MCPServer[Any] = MCPServer(
+    server = _Server(
         "memcore",
         title="memcore",
         version=memcore.__version__,

@@ -393,10 +393,6 @@ def _unpack_labels(value: Any) -> dict[str, str]:
     return labels
 
 
-def _unpack_sources(value: Any) -> tuple[SourceRow, ...]:
-    return tuple([_unpack_source(row) for row in value])
-
-
 def _unpack_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
@@ -474,6 +470,7 @@ def _unpack_merger(said: Any) -> Merger:
 
 
 _UNPACKERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "sources": lambda rows: tuple([_unpack_source(row) for row in rows]),
     "labels": _unpack_labels,
     "attributes": _unpack_mapping,
     **dict.fromkeys(_TEXTS, _unpack_text),
@@ -484,12 +481,8 @@ _UNPACKERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 """Judges of the values of those fields of a version that are not judged together, by name."""
 _PLACES: Final[Mapping[str, tuple[int, Callable[[Any], Any] | None]]] = {
-    "version": (MemoryVersion._fields.index("version"), None),
-    "sources": (MemoryVersion._fields.index("sources"), _unpack_sources),
-    **{
-        key: (MemoryVersion._fields.index(name), _UNPACKERS.get(name))
-        for name, key in _NAMES.items()
-    },
+    key: (MemoryVersion._fields.index(name), _UNPACKERS.get(name))
+    for name, key in (_NAMES | {"version": "version", "sources": "sources"}).items()
 }
 """Place of each key of a row in a version, and the judge of its value."""
 _NOTHING_SAID: Final = tuple(map(MemoryVersion._field_defaults.get, MemoryVersion._fields))

@@ -178,16 +178,16 @@ def key_provider(given: Any) -> KeyProvider:
     """
     if isinstance(given, KeyProvider):
         return given
-    forms = f"as os.urandom({KEY_BYTES}) makes"
     if isinstance(given, str):
-        given, forms = _found(given), f"{2 * KEY_BYTES} hexadecimal digits or as base64"
+        given = _found(given)
     elif callable(given):
         given = given()
     if not isinstance(given, bytes | bytearray):
         msg = f"key: expected {_FORMS}; got {type(given).__name__}"
         raise InvalidOptionError(msg)
     if len(given) != KEY_BYTES:
-        msg = f"key: expected {KEY_BYTES} bytes, {forms}; got {len(given)}"
+        made = f"as os.urandom({KEY_BYTES}) makes"
+        msg = f"key: expected {KEY_BYTES} bytes, {made}; got {len(given)}"
         raise InvalidOptionError(msg)
     return _Fixed(bytes(given))
 
@@ -236,11 +236,16 @@ def _decoded(value: str, text: str) -> bytes:
             return bytes.fromhex(value)
         except ValueError:
             pass
+    problem = None
     try:
-        return binascii.a2b_base64(value.translate({45: 43, 95: 47}) + "==")
+        found = binascii.a2b_base64(value.translate({45: 43, 95: 47}) + "==")
     except (binascii.Error, ValueError) as exc:
-        msg = f"key: what is at {text!r} is neither hex nor base64"
-        raise InvalidOptionError(msg) from exc
+        found, problem = b"", exc
+    if len(found) == KEY_BYTES:
+        return found
+    forms = f"{2 * KEY_BYTES} hexadecimal digits, or {KEY_BYTES} bytes in base64"
+    msg = f"key: what is at {text!r} is no key: expected {forms}"
+    raise InvalidOptionError(msg) from problem
 
 
 # --- Key file: a random data key per user, encrypted, next to the database ------------------------
@@ -347,7 +352,7 @@ class KeyRing:
         found = cls.load(path, provider)
         if found.minted or found.owner:
             msg = (
-                f"{path}: is the key file of another database, or of one that is not there, and "
+                f"{path} is the key file of another database, or of one that is not there, and "
                 "is never overwritten: to have that one back, restore a backup to its place; to "
                 "make a new one, give key_file= another name, or move this key file away, without "
                 "which no backup of the old one can be read"
@@ -481,20 +486,20 @@ class KeyRing:
         """
         if file_id != self.file_id:
             raise KeyFileError(
-                f"{self.path}: was replaced by the key file of another database; put the right "
+                f"{self.path} was replaced by the key file of another database; put the right "
                 "one back"
             )
         known = self._table
         if known.owner and table.owner and table.owner != known.owner:
             raise KeyFileError(
-                f"{self.path}: is the key file of another data file by now: two were opened with "
+                f"{self.path} is the key file of another data file by now: two were opened with "
                 "it; give each a key file of its own (docs/encryption.md)"
             )
         back = (scope for scope in table.keys.keys() - known.keys.keys() if scope < known.minted)
         is_older = table.last < known.last or (bool(known.owner) and not table.owner)
         if is_older or next(back, None) is not None:
             raise KeyFileError(
-                f"{self.path}: was replaced by an older copy, which lacks what has changed since; "
+                f"{self.path} was replaced by an older copy, which lacks what has changed since; "
                 "put the newest one back"
             )
 
@@ -585,7 +590,7 @@ class KeyRing:
         if not self._table.owner:
             self._store(self._table._replace(owner=owner))
         elif self._table.owner != owner:
-            raise KeyFileError(f"{self.path}: is the key file of another data file")
+            raise KeyFileError(f"{self.path} is the key file of another data file")
 
     @property
     def minted(self) -> int:
@@ -722,7 +727,7 @@ class KeyRing:
                 self._sum = b""
                 raise
             raise KeyFileError(
-                f"{self.path}: is under the new key now, but could not be flushed: a power cut may "
+                f"{self.path} is under the new key now, but could not be flushed: a power cut may "
                 "bring back the file under the key before; keep both keys, and change it again"
             ) from exc
         self._provider = provider
@@ -798,7 +803,7 @@ def read_key_file(path: str) -> tuple[bytes, bytes]:
         raise KeyFileError(msg) from exc
     body, total = whole[:-_SUM_BYTES], whole[-_SUM_BYTES:]
     if body[: len(MAGIC)] != MAGIC:
-        raise KeyFileError(f"{path}: is no key file of memcore's")
+        raise KeyFileError(f"{path} is no key file of memcore's")
     if len(body) < len(MAGIC) + _LENGTH.size or _proof_of(body) != total:
         raise KeyFileError(f"{path}: the key file is damaged; restore it from a copy")
     return body, total

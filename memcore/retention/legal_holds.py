@@ -188,7 +188,7 @@ def would_hold(
 
 
 def _no_session(user: str, session: str | None) -> NotFoundError:
-    msg = f"user {user[:40]!r} has no session {session or '':.40} to put under a hold"
+    msg = f"user {user[:40]!r} has no session {(session or '')[:40]!r} to put under a hold"
     return NotFoundError(msg)
 
 

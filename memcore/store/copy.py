@@ -292,7 +292,7 @@ def back_up(
 
 
 def _exists(target: str) -> StoreAccessError:
-    return StoreAccessError(f"{target}: exists; a backup never overwrites")
+    return StoreAccessError(f"{target} exists; a backup never overwrites")
 
 
 def refusal(error: OSError, path: str) -> StorageError:
@@ -542,7 +542,7 @@ def _forget_what_is_gone(fd: int, temporary: str) -> None:
     try:
         renew_separators(fd, temporary)
     except DamageError as damage:
-        raise CorruptStoreError(f"{temporary}: was not made, for {damage}") from damage
+        raise CorruptStoreError(f"{temporary}: the new copy was dropped: {damage}") from damage
 
 
 _TOLD_AS_THEY_ARE: Final = (
@@ -574,7 +574,7 @@ def prove(fd: int, temporary: str, target: str, judge: Judge | None) -> None:
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise CorruptStoreError(
-            f"{target}: was not made, for the copy would not be sound: {findings[0]}{more}"
+            f"{target}: the new copy would not be sound, and was dropped: {findings[0]}{more}"
         )
 
 
@@ -680,7 +680,7 @@ def _swap(env: Environment, lock: int, temporary: str, key: tuple[int, int]) -> 
         env.next_key = None
     if failed is not None:
         env.leader.poison = (
-            f"{env.path}: was replaced, but its directory could not be flushed ({failed.strerror});"
+            f"{env.path} was replaced, but its directory could not be flushed ({failed.strerror});"
             " close the store, check the device, open it again"
         )
         raise StorageError(env.leader.poison) from failed

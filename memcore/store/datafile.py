@@ -206,9 +206,9 @@ def _require_regular(path: str, mode: int) -> None:
         return
     if stat.S_ISDIR(mode):
         raise StoreFormatError(
-            f"{path}: is a directory; a memcore store is one file: name a file inside it"
+            f"{path} is a directory; a memcore store is one file: name a file inside it"
         )
-    raise StoreFormatError(f"{path}: is not a regular file; a memcore store is one regular file")
+    raise StoreFormatError(f"{path} is not a regular file; a memcore store is one regular file")
 
 
 def inspect(fd: int, path: str, *, held: bool = False, metas_only: bool = False) -> Meta:
@@ -294,16 +294,16 @@ def _refusal(
 ) -> StoreFormatError | CorruptStoreError:
     if not head:
         return StoreFormatError(
-            f"{path}: is empty (0 bytes), so it is no memcore store yet; opened for writing, as by "
+            f"{path} is empty (0 bytes), so it is no memcore store yet; opened for writing, as by "
             "'memcore import', it becomes one"
         )
     if head[24:28] == LMDB_MAGIC and head[16:20] != LMDB_MAGIC:
         return StoreFormatError(
-            f"{path}: is an LMDB 1.0 file; memcore stores are in the format of LMDB 0.9"
+            f"{path} is an LMDB 1.0 file; memcore stores are in the format of LMDB 0.9"
         )
     if head[16:20] != LMDB_MAGIC and head[PAGE_BYTES + 16 : PAGE_BYTES + 20] != LMDB_MAGIC:
         if not _has_run(fd):
-            return StoreFormatError(f"{path}: is not a memcore store ({damage})")
+            return StoreFormatError(f"{path} is not a memcore store ({damage})")
         return CorruptStoreError(f"{path}: both meta pages are lost; {DAMAGED}")
     return CorruptStoreError(f"{path}: {damage}; {DAMAGED}")
 
@@ -549,7 +549,7 @@ def take_whole(fd: int, path: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_SH)
         require_same(fd, path)
         raise StoreLockedError(
-            f"{path}: is open in another process, or by another handle of this one; close it there "
+            f"{path} is open in another process, or by another handle of this one; close it there "
             "first"
         ) from error
     except BaseException:
@@ -653,7 +653,7 @@ class Format(NamedTuple):
             CorruptStoreError: the record is damaged.
         """
         if row is None:
-            raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store")
+            raise StoreFormatError(f"{path} is an LMDB file, but not a memcore store")
         if row[: len(FORMAT_MAGIC)] != FORMAT_MAGIC:
             raise StoreFormatError(f"{path}: its format record is not memcore's")
         # A newer record may be longer; its head never changes, so that its version can be reported.
@@ -662,12 +662,12 @@ class Format(NamedTuple):
         _, version, reader, features, code, seed, created_ms = _BODY.unpack_from(row)
         if reader > FORMAT_VERSION:
             raise StoreFormatError(
-                f"{path}: has format {version}, which needs a memcore that reads format {reader};"
+                f"{path} has format {version}, which needs a memcore that reads format {reader};"
                 f" this one reads up to {FORMAT_VERSION}: upgrade memcore"
             )
         if version < oldest:
             raise StoreFormatError(
-                f"{path}: has format {version}, of an earlier memcore; run 'memcore migrate' on"
+                f"{path} has format {version}, of an earlier memcore; run 'memcore migrate' on"
                 " it, which keeps the old file"
             )
         if features & ~_FEATURES_KNOWN:
@@ -679,7 +679,7 @@ class Format(NamedTuple):
         if xxh3_64(body) != _CHECK.unpack(check)[0]:
             raise CorruptStoreError(f"{path}: its format record fails its checksum")
         if code not in _NAMES:
-            raise StoreFormatError(f"{path}: has durability mode {code}: upgrade memcore")
+            raise StoreFormatError(f"{path} has durability mode {code}: upgrade memcore")
         return cls(version, reader, features, _NAMES[code], seed, created_ms)
 
 
@@ -732,7 +732,7 @@ def need_one_name(fd: int, path: str) -> bool:
         if known >= status.st_nlink:
             return True
     raise StoreAccessError(
-        f"{path}: has {status.st_nlink} names (hard links), and through each of them others would"
+        f"{path} has {status.st_nlink} names (hard links), and through each of them others would"
         " use another lock file and destroy what is written through this one: remove the other"
         " names, or make a copy with memcore backup"
     )
@@ -808,12 +808,12 @@ def refuse_network(path: str) -> None:
     found = mount_of(path)
     if found is not None and found.point == path:
         raise StoreAccessError(
-            f"{path}: is mounted as a single file, without the lock file that is beside it: mount "
+            f"{path} is mounted as a single file, without the lock file that is beside it: mount "
             "its directory, or pass allow_network_fs=True if nobody else ever opens it"
         )
     if found is not None and is_network(found.kind):
         raise StoreAccessError(
-            f"{path}: lies on {found.kind} (mounted at {found.point} from {found.source}), where"
+            f"{path} lies on {found.kind} (mounted at {found.point} from {found.source}), where"
             " the locks and the shared memory map of a store do not hold: two hosts would damage"
             " it; put it on a local disk and serve it from one host, or pass allow_network_fs=True"
             " if no other host or virtual machine ever opens it"

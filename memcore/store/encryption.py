@@ -288,7 +288,7 @@ class RowCipher:
             )
         if found is None and ring.owner:
             raise KeyFileError(
-                f"{path}: is a copy of the data file that {ring.path} belongs to, as backups are;"
+                f"{path} is a copy of the data file that {ring.path} belongs to, as backups are;"
                 f" {_ONE_FILE}: to put it in that one's place, move it to another name and restore"
                 f" it from there, memcore.restore(OTHER, {path!r}, key=...); to have it beside that"
                 " one, restore it to a place with a copy of the key file; to look into it, open it"
@@ -397,7 +397,7 @@ _ONE_FILE: Final = (
 def copy_refused(path: str, home: str, key_file: str) -> KeyFileError:
     """Return the error for one of two data files that claim the same key file."""
     return KeyFileError(
-        f"{path}: is a copy of {home}, or that one of it: both say that {key_file} is theirs;"
+        f"{path} is a copy of {home}, or that one of it: both say that {key_file} is theirs;"
         f" {_ONE_FILE}: if {home} is the copy, move it away from there; if this one is, restore it"
         " to that one's place, or to another with a copy of the key file, or open it with"
         " read_only=True"

@@ -492,7 +492,7 @@ def _translate_opening(error: lmdb.Error, path: str) -> BaseException:
         if is_refused or os.strerror(number) in text:
             return StoreAccessError(f"{path}: {text}; {hint}")
     if already_open(error):
-        return StoreLockedError(f"{path}: is open in this process; close its handles first")
+        return StoreLockedError(f"{path} is open in this process; close its handles first")
     if isinstance(error, lmdb.MemoryError):
         return StorageError(f"{path}: {text}; not even a small map fits: raise ulimit -v")
     return translate(error, path)

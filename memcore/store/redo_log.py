@@ -111,7 +111,7 @@ def find_run(fd: int, path: str) -> RedoArea:
                 )
             first = (page + 1) * PAGE_BYTES
             return RedoArea(head, seed, (first, first + slot_bytes), slot_bytes, mode == _RELAXED)
-    raise StoreFormatError(f"{path}: is an LMDB file, but not a memcore store (no reserved run)")
+    raise StoreFormatError(f"{path} is an LMDB file, but not a memcore store (no reserved run)")
 
 
 # --- The redo slots: a second copy of the last transaction, so that one flush makes it durable ----

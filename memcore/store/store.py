@@ -327,16 +327,16 @@ def unlock(record: Format, path: str, access: KeyOptions | None) -> RowCipher | 
         if access is None:
             return None
         msg = (
-            f"{path}: is not encrypted, and a key was given: export its sessions, and import them "
+            f"{path} is not encrypted, and a key was given: export its sessions, and import them "
             "into a new database that is opened with the key"
         )
         raise InvalidOptionError(msg)
     if access is None:
-        raise KeyNeededError(f"{path}: is encrypted; open it with key=")
+        raise KeyNeededError(f"{path} is encrypted; open it with key=")
     name = access.path_for(path)
     ring = KeyRing.load(name, access.provider)
     if ring.seed != record.seed:
-        msg = f"{name}: is the key file of another database than {os.fspath(path)}"
+        msg = f"{name} is the key file of another database than {os.fspath(path)}"
         raise KeyFileError(msg)
     return package.RowCipher(ring)
 
@@ -438,7 +438,7 @@ def need_newest(env: Environment, vault: RowCipher) -> None:
 
 def _older(vault: RowCipher, how: str) -> KeyFileError:
     return KeyFileError(
-        f"{vault.ring.path}: is older than the database: {how}; restore the newest copy, or open "
+        f"{vault.ring.path} is older than the database: {how}; restore the newest copy, or open "
         "the database read-only for what can be read"
     )
 
@@ -601,7 +601,7 @@ def _handle(
     recorded = _format(env).durability
     if durability not in (None, recorded):
         raise InvalidOptionError(
-            f"{env.path}: is a store with durability {recorded!r}, not {durability!r}; leave"
+            f"{env.path} is a store with durability {recorded!r}, not {durability!r}; leave"
             " durability out to open it as it is"
         )
     if not (blind and read_only):

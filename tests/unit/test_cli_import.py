@@ -36,6 +36,7 @@ def load(store: Path, file: Path) -> tuple[Any, dict[str, list[str]]]:
         (TALK, {"f-000001": ["q", "a"]}),
         (NAMED[0], {"x": ["q", "a"]}),
         ([NAMED[0], TALK], {"x": ["q", "a"], "f-000002": ["q", "a"]}),
+        ([], {}),
     ],
 )
 def test_a_file_that_is_one_json_value(tmp_path, value, expected, indent) -> None:

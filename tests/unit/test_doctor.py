@@ -194,8 +194,10 @@ def test_a_damaged_file(store, how) -> None:
 def test_what_is_no_file(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name in (".", "fifo"):
+        (tmp_path / name).chmod(0o755)
         found = examine(tmp_path / name)
         assert isinstance(found.error, memcore.StoreFormatError)
+        assert not any("chmod" in line for line in found.advice)  # what is no store is left alone
     with pytest.raises(FileNotFoundError):
         examine(tmp_path / "none")
 

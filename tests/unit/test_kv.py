@@ -800,3 +800,15 @@ def test_a_step_that_no_integer_of_json_holds_is_refused(store, clock):
     for key in (None, "once"):
         with pytest.raises(InvalidItemError, match=r"integer|digits"):
             kv.increment("k", 10**5000, idempotency_key=key)
+
+
+def test_it_is_used_as_a_dict(kv) -> None:
+    assert list(kv) == []
+    kv["b"] = 1
+    kv["a"] = None
+    assert (kv["a"], kv["b"], list(kv)) == (None, 1, ["a", "b"])
+    assert ("a" in kv, "c" in kv, "" in kv, 7 in kv) == (True, False, False, False)
+    del kv["a"]
+    for use in (lambda: kv["a"], lambda: kv.__delitem__("a")):
+        with pytest.raises(KeyError, match="a"):
+            use()

@@ -550,6 +550,11 @@ def test_prompts_quote_what_they_show(alice) -> None:
         for name, arguments in (("recall", {"question": ""}), ("recall", {"question": "x" * 9999})):
             with pytest.raises(MCPError, match="invalid_arguments"):
                 await client.get_prompt(name, arguments)
+        for arguments in ({}, {"question": "x", "also": "y"}):
+            with pytest.raises(MCPError, match="invalid_arguments: '(question|also)' is"):
+                await client.get_prompt("recall", arguments)
+        with pytest.raises(MCPError, match="not_found: there is no prompt 'remind'"):
+            await client.get_prompt("remind", {})
         return [each.messages[0].content.text for each in (recall, session)]
 
     recall, session = within(build_server(alice), prompts)

@@ -442,6 +442,20 @@ def test_forks_of_one_session_are_not_independent_after_an_import(db, other, lea
     assert other.check() == []
 
 
+def test_a_fork_that_is_imported_after_its_root_is_not_independent(db, other):
+    forks_of(db, 1)
+    renamed = lambda title: replace(title, session="new-" + title.session)  # noqa: E731
+    for name in ("parent", "fork0"):
+        lines = list(db.export(name, user="alice"))
+        assert other.import_(lines).failures == []
+        assert other.import_(lines, rename=renamed).failures == []
+    memory = memory_of(other)
+    for name in ("parent", "fork0"):
+        memory.remember("Likes tea", source=Source(name, (1,)))
+        memory.remember("Drinks tea", source=Source("new-" + name, (1,)), by="assistant")
+    assert [each.support for each in memory.list()] == [1, 1]
+
+
 def test_an_imported_fork_that_is_replaced_stays_one_of_its_family(db, other):
     forks = forks_of(db, 2)
     for number in range(3):

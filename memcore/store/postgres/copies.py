@@ -111,7 +111,7 @@ def filling(address: str, record: Format, secret: bytes) -> Generator[Filling, N
             raise TargetExistsError(msg)
         _need_of(server, connection, record)
         if _mark(server, connection) is not None:
-            msg = f"{server.path}: is the warm copy of a file; 'memcore promote' ends that"
+            msg = f"{server.path} is the warm copy of a file; 'memcore promote' ends that"
             raise TargetExistsError(msg)
         with connection.transaction():  # they may have changed since a copy that was cut short
             connection.execute(server.sql(schema.FILL_STORE), (secret,))
@@ -151,7 +151,7 @@ def _need_of(server: Server, connection: Connection[Any], record: Format) -> Non
     row = connection.execute(server.sql(schema.GET), (FORMAT_KEY,), binary=True).fetchone()
     if row is None or Format.unpack(row[0], server.path).seed != record.seed:
         msg = (
-            f"{server.path}: holds the copy of another store, or its beginning; name a schema that "
+            f"{server.path} holds the copy of another store, or its beginning; name a schema that "
             "does not exist"
         )
         raise TargetExistsError(msg)
@@ -305,7 +305,7 @@ class WarmTarget:
         with self._told(), connection.transaction():
             version, mark = _locked(server, connection)
             if version != schema.FILLING:
-                raise SupersededError(f"{self.path}: was promoted: the store is there now")
+                raise SupersededError(f"{self.path} was promoted: the store is there now")
             if mark != self.mark:
                 raise MarkMovedError
             yield connection

@@ -635,7 +635,7 @@ class PostgresStore(EnvironmentFields):
         version, secret, server_ms, is_replica = found[0]
         if mark is not None and version == schema.FILLING:
             raise StoreAccessError(
-                f"{self.path}: is the warm copy of a file; 'memcore promote' makes it a store of "
+                f"{self.path} is the warm copy of a file; 'memcore promote' makes it a store of "
                 "its own, and the file then refuses writes"
             )
         if version == schema.FILLING:
@@ -656,7 +656,7 @@ class PostgresStore(EnvironmentFields):
         record = Format.unpack(None if row is None else row[0], self.path)
         if durability not in (None, record.durability):
             raise InvalidOptionError(
-                f"{self.path}: is a store with durability {record.durability!r}, not "
+                f"{self.path} is a store with durability {record.durability!r}, not "
                 f"{durability!r}; leave durability out to open it as it is"
             )
         self.durability = record.durability
@@ -808,7 +808,7 @@ class PostgresStore(EnvironmentFields):
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise InvalidOptionError(
-            f"{self.path}: is on a server, which does this for a file only: use the server's own "
+            f"{self.path} is on a server, which does this for a file only: use the server's own "
             "backups, or export the sessions"
         )
 
