@@ -70,8 +70,7 @@ __all__ = [
 # --- Asynchronous KeyValue and BlobStore ----------------------------------------------------------
 
 T = TypeVar("T")
-EXPORT_CHUNKS: Final = 16
-"""Chunks of an export that are read at a time."""
+EXPORT_CHUNKS: Final = 16  # that are read at a time
 _FEW: Final = 32
 """So many entries may be written on the loop's own thread."""
 

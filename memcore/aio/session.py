@@ -118,16 +118,13 @@ class AsyncLadder:
 
         Cancelled while a step runs, nothing of it is stored.
         """
-        steps = self._ladder.climb(
-            step, request_id=request_id, fallbacks=fallbacks, retries=retries
-        )
+        path = self._ladder.climb(step, request_id=request_id, fallbacks=fallbacks, retries=retries)
 
         def go_on(tried: Tried | None) -> tuple[Attempt, Step] | LadderOutcome:
             try:
-                return next(steps) if tried is None else steps.send(tried)
+                return next(path) if tried is None else path.send(tried)
             except StopIteration as end:
-                outcome: LadderOutcome = end.value
-                return outcome
+                return end.value  # type: ignore[no-any-return]
 
         tried: Tried | None = None
         while True:

@@ -982,18 +982,12 @@ def progress_of(source: bytes | None) -> int:
 
 
 def is_indexed(txn: ReadTxn, scope: int, head: search.IndexHead | None) -> bool:
-    """Return True if a scope's search index, whose head is ``head``, has all entries.
-
-    Raises:
-        CorruptValueError: the index is damaged.
-    """
+    """Return True if a scope's search index has all entries; raises as ``indexed_to``."""
     return indexed_to(txn, scope, head) == _ALL
 
 
 def indexed_to(txn: ReadTxn, scope: int, head: search.IndexHead | None) -> int:
-    """Return the number up to which a scope's search index has the entries; 0 if there is none.
-
-    ``head`` is the head of the index.
+    """Return the number up to which the search index with a head has entries; 0 without one.
 
     Raises:
         CorruptValueError: the index is damaged.

@@ -392,7 +392,7 @@ def test_append_adds_what_is_new(tmp_path, lines) -> None:
 BAD_LINES = {
     b"{not json": "not JSON",
     b"\xff\xfe": "not UTF-8",
-    b"7": "the line: expected a list of messages, got int",
+    b"7": "expected a list of messages, got a number",
     b'{"id": "x"}': "'messages' is missing",
     b'["text"]': "messages[0]: expected an object, got str",
     b'{"id": [1], "messages": []}': "id: expected a non-empty string",

@@ -55,7 +55,7 @@ def test_a_backup_is_proven(store, tmp_path) -> None:
     damage(store)
     ran = run("backup", tmp_path / "third", "--store", store)
     assert ran.exit_code == ExitCode.CORRUPT
-    assert "the copy would not be sound" in ran.stderr
+    assert "the new copy would not be sound" in ran.stderr
     assert not (tmp_path / "third").exists()
 
 

@@ -500,7 +500,7 @@ def test_only_public_names_are_shown() -> None:
     ("words", "code", "told"),
     [
         ("fork chat chat", ExitCode.REFUSED, "'chat' exists"),
-        ("copy STORE there", ExitCode.REFUSED, "there: exists; name a new file"),
+        ("copy STORE there", ExitCode.REFUSED, "there exists; name a new file"),
         ("salvage STORE --to there", ExitCode.REFUSED, "exists"),
         ("bundle chat --out there", ExitCode.REFUSED, "exists"),
         ("audit verify --key-file nothing", ExitCode.NOT_FOUND, "nothing: No such file"),

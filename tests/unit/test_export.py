@@ -783,7 +783,7 @@ def lines_with(at: int, change: Any) -> list[bytes]:
         (0, {"next_seq": 2**62}, "next_seq: expected a whole number"),
         (0, {"next_seq": 2}, "seq: expected"),
         (0, {"items": 3}, "seq: expected"),
-        (0, b"7", "the line: expected a list of messages"),
+        (0, b"7", "expected a list of messages, got a number"),
         (1, b"{", "not JSON"),
         (1, b"\xff", "not UTF-8"),
         (1, b"[" * 100_000, "nested deeper than the 512 levels"),

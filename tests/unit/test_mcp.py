@@ -551,7 +551,7 @@ def test_prompts_quote_what_they_show(alice) -> None:
             with pytest.raises(MCPError, match="invalid_arguments"):
                 await client.get_prompt(name, arguments)
         for arguments in ({}, {"question": "x", "also": "y"}):
-            with pytest.raises(MCPError, match="invalid_arguments: '(question|also)' is"):
+            with pytest.raises(MCPError, match=r"invalid_arguments: '(question|also)' is"):
                 await client.get_prompt("recall", arguments)
         with pytest.raises(MCPError, match="not_found: there is no prompt 'remind'"):
             await client.get_prompt("remind", {})
