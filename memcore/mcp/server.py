@@ -63,6 +63,10 @@ _REASONS: Final[tuple[tuple[type[errors.MemcoreError], str], ...]] = (
 )
 
 
+_NOT_HERE: Final = ", or open the session with "
+"""Begins the part of a message that names an option of Python's, which no client can give."""
+
+
 def _told(error: errors.MemcoreError) -> tuple[str, str]:
     """Return the reason and the words of an error, on one line."""
     reason, words = "", ""
@@ -75,7 +79,7 @@ def _told(error: errors.MemcoreError) -> tuple[str, str]:
     if not reason:
         reason = next(name for kind, name in _REASONS if isinstance(error, kind))
         words = str(error)
-    plain = visible_text(" ".join(words.split()))
+    plain = visible_text(" ".join(words.split())).partition(_NOT_HERE)[0]
     return reason, plain if len(plain) <= _ERROR_CHARS else plain[:_ERROR_CHARS] + "…"
 
 

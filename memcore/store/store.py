@@ -1099,4 +1099,4 @@ class LmdbStore:
             self._refuse_closed()
         if self._env.superseded:
             raise SupersededError(f"{self.path}: {self._env.superseded}")
-        raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")
+        raise ReadOnlyError(f"{self.path}: the database is open read-only; open it for writing")

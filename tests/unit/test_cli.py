@@ -394,7 +394,7 @@ BAD_LINES = {
     b"\xff\xfe": "not UTF-8",
     b"7": "expected a list of messages, got a number",
     b'{"id": "x"}': "'messages' is missing",
-    b'["text"]': "messages[0]: expected an object, got str",
+    b'["text"]': "messages[0]: expected an object, got a string",
     b'{"id": [1], "messages": []}': "id: expected a non-empty string",
     b'{"id": "", "messages": []}': "id: expected a non-empty string",
     b"[" * 100_000: "nested deeper than the 512 levels",

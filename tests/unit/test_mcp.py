@@ -290,6 +290,14 @@ def test_no_client_writes_a_system_prompt(alice, message) -> None:
     assert len(alice.session("chat")) == 3
 
 
+def test_a_result_without_its_call_is_refused_in_words_for_a_client(alice) -> None:
+    result = {"role": "tool", "tool_call_id": "c9", "content": "x"}
+    found = use(alice, "session_append", session="chat", messages=[result])
+    assert refused(found) == "invalid_messages"
+    assert "append the call first" in found.content[0].text
+    assert "orphans=" not in found.content[0].text
+
+
 @pytest.mark.parametrize("hidden", ["\u200b", "\u202e", "\U000e0041", "\x1b", "\u2063"])
 def test_hidden_characters_are_not_remembered_and_are_shown(alice, hidden) -> None:
     found = use(alice, "memory_remember", text=f"Likes{hidden} tea")

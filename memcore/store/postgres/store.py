@@ -854,7 +854,7 @@ class PostgresStore(EnvironmentFields):
     def _need_writable(self) -> None:
         self._need_open()
         if self.read_only:
-            raise ReadOnlyError(f"{self.path}: this handle was opened with read_only=True")
+            raise ReadOnlyError(f"{self.path}: the database is open read-only; open it for writing")
 
 
 def _never() -> bool:
