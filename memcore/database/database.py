@@ -643,7 +643,7 @@ class Database:
         does the state of the applications.
 
         Args:
-            session_id: only sessions of this name.
+            session_id: only sessions of this name; without one, nothing is exported.
             user: only this user's.
             app: only this application's.
             format: ``"jsonl"`` holds everything; ``"openai-chat"``, ``"openai-responses"``,

@@ -287,7 +287,8 @@ class Fields(ABC, Generic[C]):
         more than once: they must be pure.
 
         Args:
-            update: a mapping, a Command, or a list of them: the writers of the step.
+            update: a mapping, a Command, or a list of them: the writers of the step. None, which a
+                node returns that has no update, changes nothing.
             schema: fields and reducers, instead of those that the session was opened with.
             expected: apply the step only if the state is at this counter.
             trace: receives a Reduction for every call of a reducer, once the step is stored.
