@@ -207,8 +207,7 @@ class _OpeningDatabase:
         raise AttributeError(msg, name=name, obj=self)
 
     async def _open(self) -> AsyncDatabase:
-        opened = await asyncio.to_thread(open_database, self._path, **self._options)
-        return AsyncDatabase(opened)
+        return AsyncDatabase(await asyncio.to_thread(open_database, self._path, **self._options))
 
     async def __aenter__(self) -> AsyncDatabase:
         self._database = await self._open()
@@ -242,6 +241,7 @@ class AsyncDatabase:
         return f"Async{self._database!r}"
 
     async def __aenter__(self) -> Self:
+        self._database.__enter__()
         return self
 
     async def __aexit__(

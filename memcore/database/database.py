@@ -214,7 +214,7 @@ class Database:
         """Removes audit entries that have expired under a rule; None keeps them all."""
 
     def __enter__(self) -> Self:
-        self._engine.store.read(lambda _: None)  # a closed one is told of here
+        self._engine.store.environment()  # a closed one is told of here
         return self
 
     def __exit__(

@@ -54,6 +54,7 @@ from memcore.exchange.lines import (
 from memcore.exchange.memory import (
     ArrivedMemory,
     arrived_memory,
+    begins_alike,
     import_memories,
     is_memory,
     link_memories,
@@ -849,7 +850,8 @@ class _Import:
             family = families.setdefault((*each[:2], root), set())
             if root is not None:
                 seen.add((*each[:2], root))
-            family.update(place for one in seen if (place := self._stored_at(one)) is not None)
+            places = (self._of_family(each, one) for one in seen)
+            family.update(place for place in places if place is not None)
         for family in families.values():
             if len(family) > 1:
                 note_family(self.engine, family)
@@ -877,20 +879,26 @@ class _Import:
 
         One that the file does not hold may have been imported before.
         """
-        found = self._stored_at((*each.file, name))
+        place = (*each.file, name)
+        if place not in self.places:
+            with suppress(CallerError):
+                return self._named(Title(name, *each.file, "", "", 0, 1, 0, 0, 0, 0)).session
+        found = self.places.get(place)
         return found[2] if found is not None and found[:2] == each.owner else None
 
-    def _stored_at(self, origin: Place) -> Place | None:
-        """Return where a session of the file is, or would be, stored; None if it was not imported.
+    def _of_family(self, fork: Place, origin: Place) -> Place | None:
+        """Return where a session that a stored fork comes from is stored; None if it is not.
 
-        One that the file does not hold may have been imported before.
+        One that the file does not hold may have been imported before, under a name that was changed
+        as the fork's. Its beginning proves it: another session may have the name.
         """
         if origin in self.places:
             return self.places[origin]
-        app, user, name = origin
-        with suppress(CallerError):
-            return place_of(self._named(Title(name, app, user, "", "", 0, 1, 0, 0, 0, 0)))
-        return None
+        stored = self.places[fork]
+        if stored is None or not stored[2].endswith(fork[2]):
+            return None
+        found = (*stored[:2], stored[2].removesuffix(fork[2]) + origin[2])
+        return found if begins_alike(self.engine, found, stored) else None
 
     def _link_memories(self) -> None:
         """Let memories that came before their sessions find these."""

@@ -25,7 +25,10 @@ from memcore.exchange.lines import (
     redacted_memory,
     refuse,
 )
+from memcore.log import Head, History
+from memcore.log.read import stored_items
 from memcore.rows import names
+from memcore.rows.head import head_key
 from memcore.session import Engine
 from memcore.store.interface import ReadTxn, Txn
 
@@ -229,6 +232,38 @@ def link_memories(engine: Engine, owner: Owner, renamed: Mapping[str, str]) -> N
     found = engine.store.read(waiting)
     for start in range(0, len(found), _PAGE):
         engine.store.transact(partial(closure, numbers=found[start : start + _PAGE]))
+
+
+def begins_alike(engine: Engine, one: tuple[str, str, str], other: tuple[str, str, str]) -> bool:
+    """Return True if two sessions, by application, user and name, begin with the same item.
+
+    A fork and its root do, to the microsecond. False if one of them is missing, empty or damaged.
+    """
+
+    def look(txn: ReadTxn) -> bool:
+        first, second = _first_item(txn, *one), _first_item(txn, *other)
+        return first is not None and first == second
+
+    try:
+        return engine.store.read(look)
+    except CorruptValueError:  # check() reports it
+        return False
+
+
+def _first_item(txn: ReadTxn, app: str, user: str, name: str) -> tuple[int, float, Any] | None:
+    """Return kind, time and message of a session's first item; None if there is none."""
+    scope = names.scope_of(txn, app, user)
+    number = None if scope is None else names.session_of(txn, scope, name)
+    if scope is None or number is None:
+        return None
+    key = head_key(scope, number)
+    value = txn.get(key)
+    if value is None:
+        return None
+    history = History(Head.unpack(key, value).all_segments(txn, scope))
+    for item, _ in stored_items(txn, scope, history, 0, 1):
+        return item.kind, item.created_at, item.message
+    return None
 
 
 def note_family(engine: Engine, places: Iterable[tuple[str, str, str]]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from memcore import blobs
 from memcore.blobs import BlobRef
 from memcore.codec.values import clock_ms
-from memcore.errors import InternalError
+from memcore.errors import InternalError, InvalidOptionError
 from memcore.kv.namespace import (
     Change,
     EntryFilter,
@@ -60,8 +61,8 @@ Written = tuple[T, list[bytes]]
 class KeyValue:
     """Ordered key/value map of one scope: the handle ``scope.kv(namespace)``.
 
-    ``kv[key]``, ``kv[key] = value``, ``del kv[key]``, ``key in kv`` and iteration over the keys are
-    as of a dict; each is a read or a commit of its own.
+    ``kv[key]``, ``kv[key] = value``, ``del kv[key]`` and ``key in kv`` are as of a dict; each is a
+    read or a commit of its own.
 
     Keys are non-empty strings in code point order; values are JSON or bytes (a tuple comes back as
     a list, bytearray and memoryview as bytes). ``find`` looks up the numbers of scope and namespace
@@ -119,10 +120,12 @@ class KeyValue:
             raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and bool(key) and self.get(key, _MISSING) is not _MISSING
+        with suppress(InvalidOptionError):  # nothing is stored under what is no key
+            return self.get(key, _MISSING) is not _MISSING  # type: ignore[arg-type]
+        return False
 
-    def __iter__(self) -> Iterator[str]:
-        return (key for key, _ in self.scan())
+    __iter__ = None
+    """``scan`` says which entries: a walk over all of them is not begun by a slip."""
 
     def content(self, key: str) -> bytes | None:
         """Return the content of the entry; None if the key does not exist, expired or has none.

@@ -364,6 +364,8 @@ def unpack_record(number: int, said: Any) -> MemoryVersion:
             continue
         at, unpack = place
         values[at] = value if unpack is None else unpack(value)
+    if said.get("sources", ()) is None:
+        raise TypeError("sources")
     record = MemoryVersion._make(values)
     derived = record.derived_from
     if (

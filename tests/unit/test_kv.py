@@ -803,11 +803,14 @@ def test_a_step_that_no_integer_of_json_holds_is_refused(store, clock):
 
 
 def test_it_is_used_as_a_dict(kv) -> None:
-    assert list(kv) == []
     kv["b"] = 1
     kv["a"] = None
-    assert (kv["a"], kv["b"], list(kv)) == (None, 1, ["a", "b"])
-    assert ("a" in kv, "c" in kv, "" in kv, 7 in kv) == (True, False, False, False)
+    assert (kv["a"], kv["b"], list(kv.scan())) == (None, 1, [("a", None), ("b", 1)])
+    assert ("a" in kv, "c" in kv) == (True, False)
+    assert not any(each in kv for each in ("", 7, None, "x" * 4000))
+    for walk in (iter, list, dict):
+        with pytest.raises(TypeError, match="iterable"):
+            walk(kv)
     del kv["a"]
     for use in (lambda: kv["a"], lambda: kv.__delitem__("a")):
         with pytest.raises(KeyError, match="a"):

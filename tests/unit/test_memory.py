@@ -1125,7 +1125,7 @@ def test_malformed_arguments_are_named(scope, options):
         {"sources": [[1, "a", 1, 1, [1], "king"]]}, {"sources": [[2**64, "a", 1, 1, [1], "user"]]},
         {"digests": ["no hex"]}, {"digests": [5]}, {"derived_from": ["a"]}, {"derived_from": 5},
         {"confidence": 77}, {"confidence": "nan"}, {"expires": -5}, {"version": 2**48},
-        {"version": True}, {"text": 5},
+        {"version": True}, {"text": 5}, {"sources": None},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("row", [MemoryRow.ENTRY, MemoryRow.VERSION])

@@ -456,6 +456,32 @@ def test_a_fork_that_is_imported_after_its_root_is_not_independent(db, other):
     assert [each.support for each in memory.list()] == [1, 1]
 
 
+def test_a_stranger_with_the_name_of_a_root_is_independent(db, other):
+    forks_of(db, 1)
+    say(other, "parent", "Something else")
+    lines = list(db.export("parent", user="alice"))
+    assert other.import_(lines, on_conflict="rename").failures == []
+    assert other.import_(list(db.export("fork0", user="alice"))).failures == []
+    memory = memory_of(other)
+    for name in ("parent", "fork0"):
+        memory.remember("Likes tea", source=Source(name, (1,)), by="assistant")
+    assert [each.support for each in memory.list()] == [2]
+
+
+def test_a_renaming_is_asked_of_the_sessions_in_the_file_alone(db, other):
+    forks_of(db, 1)
+    say(db, "parent", "I like tea")
+    lines = list(whole_but(db.export(user="alice"), "parent"))
+    asked = []
+
+    def rename(title):
+        asked.append(title.session)
+        return replace(title, session={"fork0": "f"}[title.session])
+
+    assert other.import_(lines, rename=rename).failures == []
+    assert asked == ["fork0"]
+
+
 def test_an_imported_fork_that_is_replaced_stays_one_of_its_family(db, other):
     forks = forks_of(db, 2)
     for number in range(3):
