@@ -699,7 +699,7 @@ class _Renderer:
         renamed = self._rename_overtaken() if may_rename else set()
         waiting: list[int] = []
         nameless: list[int] = []
-        behind_result = False
+        run_ended = False
         for at in range(len(self.entries)):
             if not self._is_kept(at):
                 continue
@@ -707,11 +707,11 @@ class _Renderer:
                 self._note("reasoning", at)
                 continue
             calls, is_result = self.binding.calls[at], self.binding.is_result(at)
-            if not is_result and (behind_result or not calls):
+            if not is_result and (run_ended or not calls):
                 self._answer(nameless)
-            if not self.binding.flags[at] & FLAG_MODEL:
+            if self._ends_response(at):
                 self._answer(waiting)
-            behind_result = is_result
+            run_ended = is_result and (run_ended or bool(self.binding.answers[at]))
             self.out.keep(self.entries, at)
             if at in renamed:
                 self.out.sources[-1] = None
@@ -757,7 +757,7 @@ class _Renderer:
         here: list[CallSlot] = []  # overtaken in it
         start = 0
         for at in filter(self._is_kept, range(len(self.entries))):
-            if not self.binding.flags[at] & FLAG_MODEL:
+            if self._ends_response(at):
                 found.update((slot.at, (slot, start, at)) for slot in here)
                 latest.clear()
                 here.clear()
@@ -774,6 +774,15 @@ class _Renderer:
         return [
             each for each in found.values() if is_responses_item(self.entries[each[0].at].message)
         ]
+
+    def _ends_response(self, at: int) -> bool:
+        """Return whether no later item belongs to the response before the entry.
+
+        A result that answers no call ends none: in ``bind`` it interrupts no run of calls either.
+        """
+        if self.binding.is_result(at):
+            return bool(self.binding.answers[at])
+        return not self.binding.flags[at] & FLAG_MODEL
 
     def _is_kept(self, at: int) -> bool:
         """Return whether the entry is shown, and not a result without its call."""
