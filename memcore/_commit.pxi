@@ -571,7 +571,8 @@ cdef class ReserveFields:
     """Space available beyond the reserve, as each commit checks it. Used under the write lock.
 
     A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
-    ``_extend(size, more)``, which grows the file and returns by how much; and
+    ``_extend(size, more)``, which grows the file and returns by how much; ``_fill(start, end)``,
+    which allocates the holes in a part of it; and
     ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
 
@@ -579,6 +580,7 @@ cdef class ReserveFields:
     cdef public int64_t _left           # bytes that batches may take before the next measurement
     cdef public int64_t _next           # the transaction for which that holds
     cdef public int64_t measured        # measurements so far
+    cdef int64_t _filled                # up to here, in bytes, the file has no holes
     cdef Figures found                  # at the last look
 
     @property
@@ -611,14 +613,22 @@ cdef class ReserveFields:
         self._measure(cost)
 
     cdef int _measure(self, int64_t cost) except -1:
-        cdef int64_t size = file_size(self.fd), room, step, have, unused
-        unused = self.found.last_page - 1 - self.found.pages - self.found.free_pages
-        have = PAGE * max(unused, 0) + max(size - PAGE * (self.found.last_page + 1), 0)
+        cdef int64_t size = file_size(self.fd), room, step, have, grown, unused
+        if size > self._filled:
+            self._fill(self._filled, size)
         room = min(<int64_t>ROOM_BYTES,
                    ROOM_BYTES_MIN + 2 * PAGE * max(self.found.pages - RUN_PAGES, 0))
         step = ROOM_STEP_BYTES if room == ROOM_BYTES else ROOM_STEP_BYTES_MIN
+        # First what is behind the last page: a reader, such as the one that pins the steady point,
+        # keeps LMDB from reusing pages of the free list, and it would write past the end.
+        have = max(size - PAGE * (self.found.last_page + 1), 0)
         if have < room + max(cost, step):
-            have += self._extend(size, room + max(cost, step) - have)
+            grown = self._extend(size, room + max(cost, step) - have)
+            have, size = have + grown, size + grown
+        if have < room + max(cost, step):  # the device is full
+            unused = self.found.last_page - 1 - self.found.pages - self.found.free_pages
+            have += PAGE * max(unused, 0)
+        self._filled = size
         self._left = have - room
         self.measured += 1
         return 0

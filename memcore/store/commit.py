@@ -11,6 +11,7 @@ waiters also poll their state now and then, so that a lost wake-up costs time an
 
 from __future__ import annotations
 
+import errno
 import os
 from _thread import LockType, allocate_lock, get_ident
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -601,8 +602,9 @@ def copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # --- Space reserve for deletions: LMDB needs fresh pages even to free others ----------------------
 # A full device must not leave the user unable to delete anything. So the file is grown ahead of
 # need, and the last of its free space is reserved for closures that free space: a megabyte, or less
-# in a small file. Free space is the pages in LMDB's free list (all of them are reused once no
-# reader needs them) and those between the last page and the end of the file.
+# in a small file. It lies between the last page and the end of the file: pages in LMDB's free list
+# are not reused while a reader may need them, such as the one that pins a steady point, and LMDB
+# would grow the file itself then. They count on a full device, where there is nothing else.
 #
 # **The size of the reserve.** A deletion copies at most every page of the tree, and what it frees
 # can be reused by the transaction after the next: two copies of the tree are enough. The tree is
@@ -677,6 +679,27 @@ class SpaceReserve(ReserveFields):
             if error.errno not in FULL:
                 raise
         return at - size
+
+    def _fill(self, start: int, end: int) -> None:
+        """Allocate the holes between two offsets, as far as there is space.
+
+        LMDB leaves one where it grew the file itself and freed a page before it was ever written,
+        and so do copies by some tools. On a full device, its reuse would fail.
+        """
+        with suppress(OSError):  # not every file system can, and a full device has no space
+            while (at := os.lseek(self.fd, start, os.SEEK_HOLE)) < end:
+                start = _data_from(self.fd, at, end)
+                os.posix_fallocate(self.fd, at, start - at)
+
+
+def _data_from(fd: int, at: int, end: int) -> int:
+    """Return where the hole at an offset ends, ``end`` at most."""
+    try:
+        return min(os.lseek(fd, at, os.SEEK_DATA), end)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return end
 
 
 class Rows(NamedTuple):

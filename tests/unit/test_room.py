@@ -204,6 +204,37 @@ def test_it_is_measured_anew_when_somebody_else_wrote(path, measured):
     store.close()
 
 
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_room_is_kept_behind_the_last_page_while_freed_pages_are_pinned(path, durability) -> None:
+    """Where LMDB grows the file, it may leave a hole, whose reuse fails on a full device."""
+    with memcore.open(path, durability=durability) as db, db.engine.store.environment().pin()[0]:
+        session = db.session("s")
+        for number in range(200):
+            session.append(user("x" * 3_000))
+            db.scope().kv("state").put("k", "v" * 40_000)
+            if number % 50 == 49:
+                session.undo(40)
+            stats = db.stats()
+            beyond = stats["file_bytes"] - stats["pages"] * stats["page_bytes"]
+            assert beyond >= ROOM_BYTES_MIN
+
+
+def test_holes_are_filled_by_the_first_batch(path) -> None:
+    """A file that a tool copied may have some where there are only zeros."""
+    with memcore.open(path) as db:
+        db.session("s").append(user("x" * 100_000))
+    size = path.stat().st_size + 40 * PAGE_BYTES
+    with path.open("rb+") as file:
+        file.truncate(size)
+        file.seek(size - 20 * PAGE_BYTES)
+        file.write(b"\0")
+    assert path.stat().st_blocks * 512 < size
+    with memcore.open(path) as db:
+        db.session("s").append(user())
+        assert path.stat().st_blocks * 512 >= path.stat().st_size
+        assert db.check() == []
+
+
 def test_the_file_grows_ahead_of_need(path):
     store = open_store(path)
     store.transact(put(A))
