@@ -14,7 +14,7 @@ from google.adk.sessions.base_session_service import BaseSessionService, GetSess
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.sessions.session import Session
 from google.genai import types
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from memcore.adapters.adk import MemcoreSessionService
@@ -152,13 +152,21 @@ def seen(session: Session | None) -> Any:
     }
 
 
+CALL_WITHOUT_ID = types.Content(
+    role="model", parts=[types.Part(function_call=types.FunctionCall(name="f", args={}))]
+)
+CALLED = {"author": "agent", "content": CALL_WITHOUT_ID, "delta": {}}
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
+@example([("append", "ann", "s", CALLED), ("get", "ann", "s", (None, None))])
 @given(st.lists(STEPS, max_size=25))
 def test_as_in_memory(steps: list[Any]) -> None:
     async def work() -> None:
-        with MemcoreSessionService(":memory:") as ours:
+        with MemcoreSessionService(":memory:", mend=False) as ours:
             model, tried = Tried(InMemorySessionService()), Tried(ours)
-            fresh = Tried(MemcoreSessionService(ours.database, cache_bytes=0))
+            uncached = MemcoreSessionService(ours.database, cache_bytes=0, mend=False)
+            fresh = Tried(uncached)
             for at, (what, user, name, given_) in enumerate(FIRST + steps):
                 events = [None, None]
                 if what == "append":
