@@ -99,7 +99,7 @@ def checked_budget(budget_tokens: object, reserve_tokens: object) -> int:
     budget = budget_tokens
     if type(budget) is not int or budget < 1:
         budget = checked_int("budget_tokens", budget_tokens, least=1)
-    return min(budget - reserve, UNLIMITED)
+    return max(min(budget - reserve, UNLIMITED), -UNLIMITED)
 
 
 class CutRequest(NamedTuple):

@@ -117,7 +117,18 @@ __all__ = [
 
 
 class MemcoreError(Exception):
-    """Base class of everything that memcore raises deliberately."""
+    """Base class of everything that memcore raises deliberately.
+
+    Errors can be pickled and copied, with their attributes: worker processes hand them on.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args), self.__dict__
+
+
+def _unpickled(cls: type[MemcoreError], args: tuple[Any, ...]) -> MemcoreError:
+    """Make an error without its ``__init__``, which may need more; pickle restores attributes."""
+    return cls.__new__(cls, *args)
 
 
 class CallerError(MemcoreError):

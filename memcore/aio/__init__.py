@@ -10,7 +10,7 @@ a retry safe.
 """
 
 from memcore.aio.compactor import CompactionFailure, Compactor
-from memcore.aio.database import AsyncBlobStore, AsyncDatabase, AsyncKeyValue, AsyncScope
+from memcore.aio.database import AsyncDatabase, AsyncScope
 from memcore.aio.database import open_async as open  # noqa: A004 - memcore.aio.open is the name
 from memcore.aio.memory import (
     AsyncGrants,
@@ -21,6 +21,7 @@ from memcore.aio.memory import (
 )
 from memcore.aio.session import AsyncLease, AsyncSession
 from memcore.aio.state import AsyncSessionState, AsyncSharedState
+from memcore.aio.values import AsyncBlobStore, AsyncKeyValue, AsyncQuarantine
 
 __all__ = [
     "AsyncBlobStore",
@@ -31,6 +32,7 @@ __all__ = [
     "AsyncMemories",
     "AsyncMemoryWorker",
     "AsyncProfile",
+    "AsyncQuarantine",
     "AsyncRollingSummary",
     "AsyncScope",
     "AsyncSession",

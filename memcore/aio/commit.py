@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from memcore.session import Session
 from memcore.session.change import Change
@@ -14,6 +14,7 @@ from memcore.session.session import store_of
 from memcore.store.interface import Stale, Steps, Store, Txn
 
 __all__ = [
+    "BYTES_CHUNKS",
     "CommitFuture",
     "commit",
     "commit_to",
@@ -26,6 +27,7 @@ __all__ = [
 # --- Committing from a loop through the store's writer thread -------------------------------------
 
 T = TypeVar("T")
+BYTES_CHUNKS: Final = 16  # of an export or a blob, read at a time
 
 
 class CommitFuture(asyncio.Future[T]):

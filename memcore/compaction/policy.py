@@ -49,6 +49,11 @@ KEY_ITEMS: Final = (
 calls, and recorded events (plans, errors, human decisions)."""
 
 
+_SUFFIX_LIMITS: Final = (
+    "last_items", "last_turns", "key_items", "tokens", "fraction", "max_tokens",
+)  # fmt: skip
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Keep:
     """The items that a stage keeps; of the suffix limits, the one that keeps the most applies.
@@ -455,10 +460,16 @@ class CompactionPolicy:
         raise InvalidOptionError(msg)
 
     def with_keep(self, **given: int | None) -> CompactionPolicy:
-        """The policy with these ``Keep`` options replaced in its folding stages."""
-        wanted = {name: value for name, value in given.items() if value is not None}
+        """The policy with these suffix limits of ``Keep`` in its folding stages, and no others.
+
+        At least one item is kept. None of them: the policy itself.
+        """
+        wanted: dict[str, int | None] = {
+            name: value for name, value in given.items() if value is not None
+        }
         if not wanted:
             return self
+        wanted = {**dict.fromkeys(_SUFFIX_LIMITS), "last_items": 1, **wanted}
         stages = tuple(
             stage if stage.keep is None else _kept(stage, wanted) for stage in self.stages
         )

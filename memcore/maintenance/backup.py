@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from memcore import maintenance, session, store
+from memcore import maintenance, retention, session, store
 from memcore.codec.keys import SECRET_KEY
 from memcore.errors import (
     CorruptStoreError,
     InvalidOptionError,
     KeyFileError,
+    MemcoreError,
     NotFoundError,
     StoreAccessError,
 )
-from memcore.limits import FORMAT_VERSION
+from memcore.limits import FORMAT_VERSION, REMOVAL_PIECES_OPENING
 from memcore.maintenance.salvage_rows import (
     DATABASE_CARE,
     SCOPE_NAMES,
@@ -33,6 +35,7 @@ from memcore.store import open_detached, open_store
 from memcore.store.encryption import waiting_secret
 from memcore.store.page_scan import PageScan
 from memcore.store.store import KEYS_SUFFIX, KeyOptions, access_of, need_newest
+from memcore.store.transaction import is_audited
 from memcore.tokens import TokenCounter, get_counter
 
 if TYPE_CHECKING:
@@ -78,8 +81,8 @@ class RestoreReport:
     findings: tuple[str, ...]
     """Findings that ``force`` accepted."""
     unsure: tuple[str, ...] = ()
-    """Descriptions of users who may have been erased in the replaced file: they kept their keys,
-    and are back if they are in the backup."""
+    """What is left to the caller: users who may have been erased in the replaced file, who kept
+    their keys and are back if they are in the backup; users to be removed; a key file to copy."""
 
 
 def judge_for(engine: Engine, progress: Progress | None) -> Judge:
@@ -192,7 +195,44 @@ def restore(
         raise CorruptStoreError(msg) from error
     finally:
         store.close()
+    unsure += _remove_erased(final, backup, access, get_counter(counter))
     return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted), tuple(unsure))
+
+
+_STILL_LISTED = (
+    "users who were erased since the backup was made are still listed; the next opening for writing"
+    " removes them"
+)
+
+
+def _remove_erased(
+    target: str, backup: str, access: KeyOptions | None, counter: TokenCounter
+) -> list[str]:
+    """Remove users from a restored file who were erased since the backup was made.
+
+    Every opening for writing does so; until then they are listed, and cannot be read.
+
+    Returns:
+        What is still to be done by the caller.
+    """
+    if access is None:
+        return []
+    if not os.path.lexists(access.path_for(target)):
+        keys = access.path_for(backup)
+        return [f"no key file is beside it: copy {keys} to {target}{KEYS_SUFFIX}"]
+    try:
+        with closing(open_store(target, read_only=True, access=access)) as restored:
+            if not retention.has_shredded(restored):
+                return []
+            if restored.read(lambda txn: is_audited(txn, target)):  # this would not be audited
+                return [f"{_STILL_LISTED}, with the audit's key"]
+        with closing(open_store(target, access=access)) as restored:
+            engine = session.Engine(restored, counter, "openai_chat")
+            retention.bury_shredded(engine)
+            retention.resume_erasures(engine, pieces=REMOVAL_PIECES_OPENING)
+    except MemcoreError as error:
+        return [f"{_STILL_LISTED}: {error}"]
+    return []
 
 
 def _checked(engine: Engine, progress: Progress | None, *, force: bool) -> list[str]:

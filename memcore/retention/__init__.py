@@ -6,8 +6,8 @@ __all__, __getattr__, __dir__ = face(
     __name__,
     {
         "erasure": (
-            "ErasureRequest bury_shredded count_pending erase finish_erasures marking_gone "
-            "resume_erasures would_erase"
+            "ErasureRequest bury_shredded count_pending erase finish_erasures has_shredded "
+            "marking_gone resume_erasures would_erase"
         ),
         "legal_holds": (
             "Hold hold hold_user holds memories opt_in opt_out opted_out release release_user"

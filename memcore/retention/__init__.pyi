@@ -4,6 +4,7 @@ from memcore.retention.erasure import bury_shredded as bury_shredded
 from memcore.retention.erasure import count_pending as count_pending
 from memcore.retention.erasure import erase as erase
 from memcore.retention.erasure import finish_erasures as finish_erasures
+from memcore.retention.erasure import has_shredded as has_shredded
 from memcore.retention.erasure import marking_gone as marking_gone
 from memcore.retention.erasure import resume_erasures as resume_erasures
 from memcore.retention.erasure import would_erase as would_erase
@@ -57,6 +58,7 @@ __all__ = [
     "digest_of",
     "erase",
     "finish_erasures",
+    "has_shredded",
     "hold",
     "hold_user",
     "holds",

@@ -666,6 +666,12 @@ def resume_erasures(engine: Engine, *, pieces: int) -> None:
 # --- key files and data files of different age ----------------------------------------------------
 
 
+def has_shredded(store: Store) -> bool:
+    """Return True if a file has users whose keys are destroyed, as a backup has."""
+    vault = store.vault
+    return vault is not None and bool(store.read(lambda txn: _unburied(txn, vault.ring)))
+
+
 def bury_shredded(engine: Engine) -> None:
     """Erase users whose keys are destroyed but who remain in the file, a backup; and vice versa.
 

@@ -706,7 +706,7 @@ def failed(ref: SessionRef, draft: CompactionDraft, error: Exception) -> Compact
 def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
     """Return the draft if it saves enough; else its fallback, or a refusal."""
     if draft.is_empty:
-        return replace(draft, status="nothing")
+        return replace(draft, status="nothing", reason=_why_nothing(draft))
     before, after = tokens_before(draft), tokens_after(draft)
     if after < before and before - after >= draft.policy.min_gain * before:
         return draft
@@ -722,6 +722,14 @@ def settled(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:
     # If nothing is due, a summary that saves nothing is no reason to show less.
     due = find_pressure(ref, draft.policy).stage is not None
     return _fall_back(ref, draft) if due else _refused(draft)
+
+
+def _why_nothing(draft: CompactionDraft) -> str:
+    if draft.reason is not None:
+        return draft.reason
+    if draft.planned is None:
+        return "the session has no items"
+    return f"stage {draft.stage.name!r} keeps all items that are shown, and has none to shorten"
 
 
 def _fall_back(ref: SessionRef, draft: CompactionDraft) -> CompactionDraft:

@@ -145,6 +145,41 @@ def test_damage_is_found_beside_those_who_were_erased(path, backup):
         memcore.restore(path, path.with_name("fresh"), key=KEY)
 
 
+def test_a_restore_removes_who_was_erased_since(path, tmp_path):
+    """Else they are listed until the next opening for writing, and nobody can export anything."""
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice", "bob")
+        db.backup(tmp_path / "backup")
+        db.erase("alice")
+    assert memcore.restore(tmp_path / "backup", path, replace=True, key=KEY).unsure == ()
+    with memcore.open(path, key=KEY, read_only=True) as db:
+        assert {entry.user for entry in db.sessions()} == {"bob"}
+        assert b"bob" in b"".join(db.export())
+        assert db.check() == []
+
+
+def test_a_restore_leaves_the_erased_of_an_audited_file_to_the_next_opening(path, tmp_path):
+    audit = memcore.Audit(key=OTHER)
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        fill(db, "alice", "bob")
+        db.backup(tmp_path / "backup")
+        db.erase("alice")
+    (left,) = memcore.restore(tmp_path / "backup", path, replace=True, key=KEY).unsure
+    assert "the next opening for writing" in left
+    with memcore.open(path, key=KEY, audit=audit) as db:
+        assert {entry.user for entry in db.sessions()} == {"bob"}
+        assert db.verify_audit().ok
+
+
+def test_a_restore_tells_which_key_file_to_copy(path, tmp_path):
+    with memcore.open(path, key=KEY) as db:
+        fill(db, "alice")
+        db.backup(tmp_path / "backup")
+    shutil.copy(key_file(path), f"{tmp_path / 'backup'}.keys")
+    (left,) = memcore.restore(tmp_path / "backup", tmp_path / "new", key=KEY).unsure
+    assert left.endswith(f"copy {tmp_path / 'backup'}.keys to {tmp_path / 'new'}.keys")
+
+
 def test_an_audited_backup_chains_who_stays_erased(path, tmp_path):
     audit = memcore.Audit(key=OTHER)
     with memcore.open(path, key=KEY, audit=audit) as db:
