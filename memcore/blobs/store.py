@@ -60,6 +60,7 @@ from memcore.errors import (
     StoreLockedError,
 )
 from memcore.limits import BLOB_BYTES_MAX, BLOB_INLINE_COMMIT_BYTES_MAX
+from memcore.options import refuse_copies
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows.lifecycle import is_erased
 from memcore.store.interface import DeleteBudget, ReadTxn, Store, Txn
@@ -446,8 +447,11 @@ class BlobStore:
     """Blobs of one scope under exported addresses ``"sha256:<hex>"``: the handle ``scope.blobs``.
 
     ``scope`` is the scope's number, or a function that looks it up in a snapshot; ``ensure`` then
-    allocates the number with the first write. Reading never writes.
+    allocates the number with the first write. Reading never writes. ``label`` is what its repr
+    shows.
     """
+
+    __reduce__ = refuse_copies
 
     def __init__(
         self,
@@ -457,8 +461,10 @@ class BlobStore:
         seed: int,
         ensure: Callable[[Txn], int] | None = None,
         scope_filter: ScopeFilter | None = None,
+        label: str = "",
     ) -> None:
         self._scope_filter = scope_filter
+        self._label = label
         self._store = store
         self._seed = seed
         if isinstance(scope, int):
@@ -470,6 +476,9 @@ class BlobStore:
         else:
             msg = "BlobStore with a scope function needs ensure= to create the scope on a write"
             raise InternalError(msg)
+
+    def __repr__(self) -> str:
+        return f"BlobStore({self._label})"
 
     def put(self, payload: bytes | IO[bytes]) -> str:
         """Store bytes, or a binary file from its current position on, and return the address.

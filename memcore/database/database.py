@@ -28,6 +28,7 @@ from memcore.options import (
     checked_optional_seconds,
     checked_optional_text,
     checked_path,
+    refuse_copies,
     shown,
 )
 from memcore.records import record
@@ -206,6 +207,8 @@ _NOTEBOOK_SESSIONS: Final = 50
 class Database:
     """An open memcore file. Use it as a context manager or close it explicitly."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, engine: Engine, warm: WarmCopy | None = None) -> None:
         self._engine = engine
         self._sweepers: set[Sweeper] = set()
@@ -229,7 +232,8 @@ class Database:
         return sorted({*super().__dir__()} - {"engine"})  # for memcore's own adapters only
 
     def __repr__(self) -> str:
-        return f"Database({self.path!r}, durability={self.durability!r})"
+        end = ", read_only=True)" if self.read_only else ")"
+        return f"Database({self.path!r}, durability={self.durability!r}{end}"
 
     def _repr_html_(self) -> str | None:
         from memcore.preview import html_table  # noqa: PLC0415 - for notebooks alone

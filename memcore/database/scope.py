@@ -14,7 +14,14 @@ from memcore.access import Access
 from memcore.errors import InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.log import Head
 from memcore.model import ItemKind, SearchHit, SessionEntry, Summarize
-from memcore.options import checked_bool, checked_callable, checked_several, need_instance, shown
+from memcore.options import (
+    checked_bool,
+    checked_callable,
+    checked_several,
+    need_instance,
+    refuse_copies,
+    shown,
+)
 from memcore.rows import names
 from memcore.rows.head import head_key
 from memcore.session import Engine, Session, SessionOptions, SessionRef
@@ -58,6 +65,8 @@ _RAISE_OR_KEEP = ("raise", "keep")
 class Scope:
     """Everything owned by one ``(app, user)``. Except ``app_state``, it reaches no other scope."""
 
+    __reduce__ = refuse_copies
+
     def __init__(
         self, engine: Engine, app: str, user: str, *, access: Access | None = None
     ) -> None:
@@ -69,6 +78,10 @@ class Scope:
 
     def __repr__(self) -> str:
         return f"Scope(user={self._user!r}, app={self._app!r})"
+
+    @property
+    def _label(self) -> str:
+        return f"user {self._user!r} in app {self._app!r}"
 
     @property
     def actor(self) -> str | None:
@@ -346,6 +359,7 @@ class Scope:
             requests=requests,
             gate=None if scope_filter is None else kv.EntryFilter(scope_filter, namespace),
             memory=memory,
+            label=f"{namespace!r} of {self._label}",
         )
 
     def _requests(self, about: str) -> Requests:
@@ -405,8 +419,7 @@ class Scope:
     def quarantine(self) -> Quarantine:
         """Quarantine of the scope's sessions: items that guards held back."""
         self._need("quarantine")
-        label = f"user {self._user!r} in app {self._app!r}"
-        return sessions.Quarantine(self._engine, self._find, label)
+        return sessions.Quarantine(self._engine, self._find, self._label)
 
     @property
     def graph(self) -> GraphStore:
@@ -428,7 +441,12 @@ class Scope:
         self._need("blobs")
         store, seed = self._engine.store, self._blob_seed()
         return blobs.BlobStore(
-            store, self._find, seed=seed, ensure=self._ensure, scope_filter=self._passes
+            store,
+            self._find,
+            seed=seed,
+            ensure=self._ensure,
+            scope_filter=self._passes,
+            label=self._label,
         )
 
     @property

@@ -43,7 +43,7 @@ from memcore.kv.rows import (
     encoded,
     packed_key,
 )
-from memcore.options import checked_bool, need_plain_function
+from memcore.options import checked_bool, need_plain_function, refuse_copies
 from memcore.rows.lifecycle import is_erased, is_opted_out
 from memcore.store.interface import ReadTxn, Store, Txn
 
@@ -69,8 +69,11 @@ class KeyValue:
     in a snapshot (None: nothing stored yet), ``ensure`` allocates them with the first write, and
     ``now_ms`` is the clock for expiry. Reading never writes. ``seed`` is the store's, for the
     digests of contents; ``gate`` is the file's content filter. With ``memory``, nothing is found
-    for a user who opted out of memory, and storing raises OptedOutError.
+    for a user who opted out of memory, and storing raises OptedOutError. ``label`` is what its repr
+    shows.
     """
+
+    __reduce__ = refuse_copies
 
     def __init__(
         self,
@@ -83,7 +86,9 @@ class KeyValue:
         requests: Requests | None = None,
         gate: EntryFilter | None = None,
         memory: bool = False,
+        label: str = "",
     ) -> None:
+        self._label = label
         self._requests = requests
         self._memory = memory
         self.gate = gate
@@ -94,6 +99,9 @@ class KeyValue:
         self._ensure = ensure
         self._now_ms = now_ms
         self._known: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"KeyValue({self._label})"
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value, or ``default`` if the key does not exist or has expired.

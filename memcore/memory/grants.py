@@ -45,7 +45,7 @@ from memcore.memory.rows import (
 from memcore.memory.search import MemoryQuery
 from memcore.memory.trust import ACTIVE_BY, KINDS, checked_labels, normalised, weakest
 from memcore.model import Grant, Memory, MemoryHit
-from memcore.options import checked_choice, checked_choices, checked_int
+from memcore.options import checked_choice, checked_choices, checked_int, refuse_copies
 from memcore.rows import names
 from memcore.rows.lifecycle import is_erased, is_opted_out, need_wanted
 from memcore.store.interface import ReadTxn, Store, Txn
@@ -275,6 +275,8 @@ class Grants:
         indexes: vectors of texts in memory.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(
         self,
         store: Store,
@@ -295,6 +297,10 @@ class Grants:
         self._redactor = redactor
         self._read_only = read_only
         self._indexes = indexes
+
+    def __repr__(self) -> str:
+        app, user = self._owner
+        return f"Grants(user {user!r} in app {app!r})"
 
     def give(
         self,

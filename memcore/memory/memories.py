@@ -85,6 +85,7 @@ from memcore.options import (
     checked_optional_int,
     checked_several,
     checked_share,
+    refuse_copies,
 )
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.rows import names
@@ -149,6 +150,8 @@ class Memories:
         grants: makes the handle of the user's grants.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(
         self,
         store: Store,
@@ -183,6 +186,10 @@ class Memories:
         self._owner = owner
         self._embedding = embedding
         self._grants = grants
+
+    def __repr__(self) -> str:
+        app, user = self._owner or ("", "")
+        return f"Memories(user {user!r} in app {app!r})" if user else "Memories()"
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from memcore.memory.statement import (
 )
 from memcore.memory.trust import KINDS, checked_attributes, checked_labels, checked_name, is_weaker
 from memcore.model import Memory
-from memcore.options import checked_choice, checked_int
+from memcore.options import checked_choice, checked_int, refuse_copies
 from memcore.records import record
 from memcore.store.interface import ReadTxn, Txn
 
@@ -358,6 +358,8 @@ class Profile:
         InvalidOptionError: the schema holds an unknown construct, or consent names no field.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(
         self,
         handle: ToolHandle,
@@ -375,6 +377,9 @@ class Profile:
             msg = f"consent: expected a bool by field of the schema, got {consent!r:.80}"
             raise InvalidOptionError(msg)
         self._consent = dict(consent)
+
+    def __repr__(self) -> str:
+        return f"Profile(of {', '.join(self._rules)})"
 
     @property
     def fields(self) -> tuple[str, ...]:

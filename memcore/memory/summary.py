@@ -57,6 +57,7 @@ from memcore.options import (
     checked_int,
     checked_optional_int,
     checked_several,
+    refuse_copies,
 )
 from memcore.rows import names
 from memcore.rows.lifecycle import is_opted_out, need_wanted
@@ -106,10 +107,15 @@ class RollingSummary:
         read_only: True if the file may not be written.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(self, place: MemoryPlace, name: str, *, read_only: bool) -> None:
         self._place = place
         self._read_only = read_only
         self._name = name
+
+    def __repr__(self) -> str:
+        return f"RollingSummary({self._name!r})"
 
     def get(self) -> Memory | None:
         """Return the summary as it is; None if there is none, or the user opted out.

@@ -10,7 +10,7 @@ from typing import Any, Final
 from memcore.errors import CorruptValueError, InvalidOptionError, NotFoundError, ReadOnlyError
 from memcore.graph import Thread, thread_of
 from memcore.log.checkpoint import checkpoint_numbers, read_checkpoint
-from memcore.options import checked_int, checked_optional_text, shown
+from memcore.options import checked_int, checked_optional_text, refuse_copies, shown
 from memcore.retention.erasure import scopes_of
 from memcore.retention.rules import RetentionRule, retention_rules
 from memcore.retention.sweeper import rules_in
@@ -45,8 +45,13 @@ class Retention:
     They are stored in the file, so every process that sweeps it applies the same rules.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def __repr__(self) -> str:
+        return f"Retention(of {self._engine.store.path!r})"
 
     # --- rules ------------------------------------------------------------------------------------
 

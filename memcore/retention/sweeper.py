@@ -19,6 +19,7 @@ from memcore.codec import keys
 from memcore.codec.keys import Kind
 from memcore.errors import ClosedError, CorruptValueError, InvalidOptionError
 from memcore.log.checkpoint import checkpoint_numbers, drop_checkpoint, read_checkpoint
+from memcore.options import refuse_copies
 from memcore.retention.expire import (
     expire_items,
     head_of_session,
@@ -734,6 +735,8 @@ class Sweeper:
         failed: called on the sweeper's thread with each exception.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(
         self,
         database: object,
@@ -759,6 +762,10 @@ class Sweeper:
         """Exception raised by the last sweep, or None."""
         self._thread = Thread(target=self._run, name="memcore-sweeper", daemon=True)
         self._thread.start()
+
+    def __repr__(self) -> str:
+        is_running = self._thread.is_alive()
+        return f"Sweeper(every {self._interval:g} s, {'running' if is_running else 'stopped'})"
 
     def __enter__(self) -> Self:
         return self

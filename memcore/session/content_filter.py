@@ -31,7 +31,7 @@ from memcore.errors import (
 from memcore.limits import BLOB_INLINE_COMMIT_BYTES_MAX
 from memcore.log import count_message
 from memcore.model import Context, Envelope, Item, ItemKind, Mask, Message
-from memcore.options import checked_int, checked_optional_text
+from memcore.options import checked_int, checked_optional_text, refuse_copies
 from memcore.privacy.write_filter import Redacts, ScopeFilter, Told, WriteFilter
 from memcore.rows import names
 from memcore.rows.head import SEQ_END
@@ -748,6 +748,8 @@ class Quarantined(NamedTuple):
 
 class Quarantine:
     """A scope's quarantine: the handle ``scope.quarantine``."""
+
+    __reduce__ = refuse_copies
 
     def __init__(self, engine: Engine, find: Callable[[ReadTxn], int | None], label: str) -> None:
         self._engine = engine

@@ -34,6 +34,7 @@ from memcore.options import (
     checked_optional_int,
     checked_optional_seconds,
     need_instance,
+    refuse_copies,
 )
 from memcore.session import read, usage
 from memcore.session.append import (
@@ -90,6 +91,8 @@ class Session:
     Created by ``db.session(...)``. The session itself is created by its first change; reading one
     that does not exist yields an empty history.
     """
+
+    __reduce__ = refuse_copies
 
     def __init__(self, ref: SessionRef) -> None:
         self._ref = ref

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from memcore.errors import InternalError, InvalidUpdateError, NotFoundError
 from memcore.limits import STATE_LOOK_SECONDS
-from memcore.options import checked_optional_int, checked_optional_seconds
+from memcore.options import checked_optional_int, checked_optional_seconds, refuse_copies
 from memcore.privacy.write_filter import ScopeFilter
 from memcore.state.change import StateChange
 from memcore.state.rows import (
@@ -195,6 +195,7 @@ class Fields(ABC, Generic[C]):
     """A read-only mapping of fields to JSON values, with methods that change it."""
 
     __slots__ = ()
+    __reduce__ = refuse_copies
 
     # --- implemented by each kind of state --------------------------------------------------------
 
