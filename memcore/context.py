@@ -235,7 +235,7 @@ def overflow_error(needed: int, budget: int, summary_tokens: int = 0) -> Context
 
     ``summary_tokens``: of these, those of the summary.
     """
-    way = "compact a session, or shorten the largest items"
+    way = "compact the session, or shorten the largest items"
     if 2 * summary_tokens > needed:
         way = (
             f"or undo the compaction, whose summary has {summary_tokens:,} tokens (uncompact()), "

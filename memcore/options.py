@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from inspect import iscoroutinefunction
+from operator import index
 from os import PathLike
 from reprlib import Repr
 from typing import Any, Final, NoReturn
@@ -91,6 +93,9 @@ def checked_int(name: str, value: Any, *, least: int = 0) -> int:
     Raises:
         InvalidOptionError: it is not.
     """
+    if not isinstance(value, int) and hasattr(type(value), "__index__"):
+        with suppress(TypeError):
+            value = index(value)  # such as NumPy's integers
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         kind = {0: "a non-negative int", 1: "a positive int"}.get(least, f"an int >= {least}")
         msg = f"{name}: expected {kind}, got {shown(value)}"
@@ -200,7 +205,7 @@ def need_plain_function(name: str, value: Any, *, instead: str) -> Any:
         raise InvalidOptionError(msg)
     called = None if isinstance(value, type) else getattr(type(value), "__call__", None)  # noqa: B004
     if iscoroutinefunction(value) or iscoroutinefunction(called):
-        msg = f"{name}: is a coroutine function, which nobody awaits here; {instead}"
+        msg = f"{name}: is a coroutine function, and would not be awaited; {instead}"
         raise InvalidOptionError(msg)
     return value
 

@@ -47,7 +47,8 @@ async def wait_for(
     watching: Watching, since: int, timeout_seconds: float | None
 ) -> StateChanges | None:
     """As ``Watching.wait``; the loop goes on meanwhile."""
-    checked_optional_seconds("timeout_seconds", timeout_seconds)
+    if timeout_seconds != 0:  # which looks once
+        checked_optional_seconds("timeout_seconds", timeout_seconds)
     until = None if timeout_seconds is None else _now() + timeout_seconds
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
 

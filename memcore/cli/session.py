@@ -127,8 +127,8 @@ def rewind_session(
         session, position = find_position(db, to, user, app)
         if position is None:
             msg = (
-                f"{to!r} names no position: expected SESSION@SEQ, SESSION@CHECKPOINT or "
-                "SESSION@#NUMBER"
+                f"{to!r} is the name of a session, without a position: expected SESSION@SEQ, "
+                "SESSION@CHECKPOINT or SESSION@#NUMBER"
             )
             raise memcore.InvalidOptionError(msg)
         revision = session.revision

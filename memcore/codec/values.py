@@ -61,7 +61,7 @@ _NUMBER_END: Final = 2**63
 _PROBLEMS: Final = {
     1: "is NaN or infinity, which JSON does not have",
     2: "is a key that is no string",
-    3: "is of a type that JSON does not have",
+    3: "has no JSON equivalent",
     4: "nested deeper than 512 levels",
     5: "circular, or of more than 16 million values",
     6: "is an integer of more than 4,300 digits",

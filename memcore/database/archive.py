@@ -721,4 +721,4 @@ def open_archive(
 
 def _shown_key(key: object) -> str:
     """Say what was given, without repeating a secret."""
-    return f"{len(key)} of them" if isinstance(key, bytes) else type(key).__name__
+    return counted(len(key), "byte") if isinstance(key, bytes) else type(key).__name__

@@ -16,6 +16,7 @@ from memcore.database.open import open_database
 from memcore.errors import (
     CorruptStoreError,
     InvalidOptionError,
+    NotFoundError,
     StorageError,
     TargetExistsError,
 )
@@ -82,6 +83,8 @@ def copy_store(
     from_, to = checked_path("source", source), checked_path("target", target)
     need_known_address(to)
     checked_callable("progress", progress)
+    if not from_.startswith(SERVER_SCHEMES) and not os.path.lexists(from_):
+        raise NotFoundError(f"{from_}: there is no such file to copy")
     if not to.startswith(SERVER_SCHEMES) and os.path.lexists(to):
         raise TargetExistsError(f"{to} exists; a copy never overwrites")
     with open_database(from_, read_only=True, create=False) as db:

@@ -210,6 +210,8 @@ class Database:
     __reduce__ = refuse_copies
 
     def __init__(self, engine: Engine, warm: WarmCopy | None = None) -> None:
+        if isinstance(engine, str):
+            raise TypeError("memcore.open(path) opens a database")
         self._engine = engine
         self._sweepers: set[Sweeper] = set()
         self._warm = warm

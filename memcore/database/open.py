@@ -124,10 +124,10 @@ def open_database(
         authorizer: called with an ``AccessRequest`` before a handle is opened; True allows it.
         actor: the actor behind this handle, as passed to the authorizer.
         redact: the policy that replaces content with placeholders before it is stored: a
-            RedactionPolicy, a mapping or the name of a preset. Its secret comes from the key ring,
-            else from the file ``<path>.secret``. The first policy is recorded in the file and binds
-            every later open: None uses it, a different one is refused (``Database.demand`` changes
-            it).
+            RedactionPolicy, a mapping, the name of a preset, or True for the default. Its secret
+            comes from the key ring, else from the file ``<path>.secret``. The first policy is
+            recorded in the file and binds every later open: None uses it, a different one is
+            refused (``Database.demand`` changes it).
         guard: a WriteGuard, or a list of them, that checks content before it is stored; recorded
             and required like ``redact``.
         item_bytes: the largest item, in bytes of JSON; None: 64 MiB.
@@ -269,7 +269,8 @@ def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
     real = os.path.realpath(file)
     absent = absent_directory(real)
     if absent:
-        msg = f"{file!r}: there is no directory {absent!r}"
+        is_file = "; that is a file" if os.path.lexists(absent) else ""
+        msg = f"{file!r}: there is no directory {absent!r}{is_file}"
         raise NotFoundError(msg) if there else StoreAccessError(msg)
     if there and not os.path.lexists(file):
         msg = f"{file!r}: there is no such file; without create=False or read_only=True it is made"

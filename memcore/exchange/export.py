@@ -307,7 +307,9 @@ class _Source:
     @property
     def where(self) -> str:
         """Description of the session for messages."""
-        return f"session {self.place[2]!r}"
+        app, user, name = self.place
+        of = f" of {user!r}" if user != "default" else ""
+        return f"session {name!r}{of}" + (f" in app {app!r}" if app != "default" else "")
 
     @property
     def items(self) -> int:

@@ -489,7 +489,8 @@ def parse_line(line: bytes) -> Any:
         msg = f"nested deeper than the {JSON_DEPTH_MAX} levels that can be stored"
         raise InvalidItemError(msg) from error
     except ValueError as error:
-        msg = f"not JSON: {error}"
+        told = str(error).replace("line 1 column ", "column ")  # the caller names the line
+        msg = f"not JSON: {told}"
         if "set_int_max_str_digits" in msg:  # Python's limit, which a stored value has, too
             msg = "it holds an integer of more than 4,300 digits, which cannot be stored"
         raise InvalidItemError(msg) from error

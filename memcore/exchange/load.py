@@ -347,11 +347,13 @@ class _Import:
         self.bytes = 0
         """Bytes waiting for the commit."""
 
-    def run(self, lines: Iterable[bytes | ParsedLine]) -> Imported:
+    def run(self, lines: Iterable[bytes | str | ParsedLine]) -> Imported:
         """Read all lines; commit whenever enough was read."""
         for number, line in enumerate(lines, 1):
+            if isinstance(line, str):  # of a file opened as text
+                line = line.encode("utf-8", "surrogatepass")  # noqa: PLW2901 - what it is from here
             if not isinstance(line, bytes | ParsedLine):
-                msg = f"lines: expected bytes (a file opened with 'rb'), got {type(line).__name__}"
+                msg = f"lines: expected bytes or str, got {type(line).__name__}"
                 raise InvalidOptionError(msg)
             if isinstance(line, bytes) and not line.strip():
                 continue

@@ -325,8 +325,8 @@ def packed_key(key: object) -> bytes:
     packed = keys.pack_text(key)
     if len(packed) > KV_KEY_BYTES_MAX:
         msg = (
-            f"the key {key[:40]!r}... takes {len(packed)} bytes: expected at most "
-            f"{KV_KEY_BYTES_MAX}; use a digest of it as the key"
+            f"the key {key[:40]!r}... takes {len(packed) - 1} bytes: expected at most "
+            f"{KV_KEY_BYTES_MAX - 1}; use a digest of it as the key"
         )
         raise InvalidOptionError(msg)
     return packed

@@ -19,6 +19,7 @@ from memcore.codec.keys import Row
 from memcore.codec.values import HEADER_BYTES
 from memcore.errors import (
     CorruptValueError,
+    InvalidItemError,
     InvalidOptionError,
     NotFoundError,
     OutpacedError,
@@ -53,10 +54,10 @@ from memcore.memory.trust import ACTIVE_BY, checked_text, weakest
 from memcore.model import Memory, Message, Summarize, SummaryRequest
 from memcore.options import (
     checked_bool,
-    checked_callable,
     checked_int,
     checked_optional_int,
     checked_several,
+    need_plain_function,
     refuse_copies,
 )
 from memcore.rows import names
@@ -170,10 +171,7 @@ class RollingSummary:
             OutpacedError: others changed the summary or the items three times meanwhile.
             OptedOutError, ReadOnlyError, StorageError
         """
-        if summarize is None:
-            msg = "summarize: expected a callable, got None"
-            raise InvalidOptionError(msg)
-        checked_callable("summarize", summarize)
+        need_plain_function("summarize", summarize, instead="give one that returns a text")
         checked_bool("users_only", users_only)
         most = checked_int("max_items", max_items, least=1)
         if most > ITEMS_MAX:
@@ -298,7 +296,10 @@ class RollingSummary:
             found.close()
             msg = "summarize: expected a function that returns a text, got a coroutine function"
             raise InvalidOptionError(msg)
-        text = checked_text(found)
+        try:
+            text = checked_text(found)
+        except InvalidItemError as error:
+            raise InvalidItemError(f"what summarize returned, {error}") from error
         admitted = self._place.admit({"text": text, "attributes": {}, "labels": {}})
         return str(admitted["text"])
 

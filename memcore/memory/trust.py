@@ -352,14 +352,14 @@ def checked_text(text: object) -> str:
         raise InvalidItemError(msg)
     if len(text) > TEXT_BYTES_MAX or len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
         msg = (
-            f"text: has {len(text)} characters, at most {TEXT_BYTES_MAX} bytes are allowed; "
+            f"text: {len(text.encode('utf-8', 'replace')):,} bytes, at most {TEXT_BYTES_MAX:,}; "
             "remember a statement, and store the document as a blob"
         )
         raise InvalidItemError(msg)
     told = _CARRIAGE.sub("\n", text) if "\r" in text else text
     _need_visible("text", told)
     if not normalised(told):
-        msg = "text: is empty"
+        msg = "text: has no word"
         raise InvalidItemError(msg)
     return told
 

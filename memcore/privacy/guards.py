@@ -130,11 +130,11 @@ def checked_guard(given: Any) -> tuple[WriteGuard, ...]:
     is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
     listed = list(given) if is_list else [given]
     for guard in listed:
-        if not callable(getattr(guard, "judge", None)):
-            msg = (
-                f"guard: expected an object with judge(value, write), or a list of them, got "
-                f"{type(guard).__name__}"
-            )
+        is_class = isinstance(guard, type)
+        if is_class or not callable(getattr(guard, "judge", None)):
+            found = f"the class {guard.__name__}" if is_class else type(guard).__name__
+            wanted = "an object with judge(value, write), or a list of them"
+            msg = f"guard: expected {wanted}, got {found}"
             raise InvalidOptionError(msg)
     return tuple(listed)
 

@@ -963,7 +963,7 @@ _SERVERS: Final = (
 
 def out_of_reach(store: Store) -> tuple[str, ...]:
     """Describe copies that an erasure cannot reach; files next to the database are named."""
-    found = ["backups and exports that were made before", "blocks that the device gave up"]
+    found = ["backups and exports that were made before", "blocks that the device has retired"]
     if store.is_server:
         found += _SERVERS
     elif not store.read(lambda txn: warm_row(txn.get(keys.WARM_KEY))).is_blank:

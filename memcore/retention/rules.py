@@ -210,6 +210,9 @@ def retention_rules(given: object) -> tuple[RetentionRule, ...]:
     if isinstance(given, Mapping):
         need_known("retention", given, ("rules", "preset"))
         preset = given.get("preset")
+        if not given:  # of a file that was emptied by mistake, too
+            msg = "retention: no rules: expected 'rules', which may be an empty list, or 'preset'"
+            raise InvalidOptionError(msg)
         begun = () if preset is None else retention_rules(preset)
         return begun + retention_rules(given.get("rules", ()))
     if isinstance(given, list | tuple):
@@ -320,7 +323,7 @@ def _need_archive(path: str) -> None:
         begin = file.read(max(map(len, _BEGINS)))
     # A crash may have torn the very first line.
     if not any(begin.startswith(each) or each.startswith(begin) for each in _BEGINS):
-        msg = f"archive: {path} holds something else than exported lines; name another file"
+        msg = f"archive: {path} contains something other than exported lines; name another file"
         raise InvalidOptionError(msg)
 
 

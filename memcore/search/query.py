@@ -317,7 +317,7 @@ def checked_query(query: object, k: object) -> tuple[str, int]:
         InvalidOptionError: the text has no word or is too long, or there may be too many results.
     """
     if not isinstance(query, str) or not query.strip():
-        msg = f"query: expected a text with a word, got {query!r:.80}"
+        msg = f"query: expected text with at least one word, got {query!r:.80}"
         raise InvalidOptionError(msg)
     if len(query) > QUERY_CHARS_MAX:
         msg = f"query: at most {QUERY_CHARS_MAX} characters are allowed, got {len(query)}"

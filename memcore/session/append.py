@@ -141,20 +141,26 @@ def encode_items(
     # What has no length was never begun: ``prepared`` is empty then, and ``len`` not called.
     if not prepared or len(prepared) < len(items):  # type: ignore[arg-type]
         meta, request_id, envelope = options
-        made = [
-            _admitted(ref, plain_message(item), counter, now_us, options)
-            if filters
-            else prepare_item(
-                item,
-                counter=counter,
-                seed=engine.seed,
-                now_us=now_us,
-                meta=meta,
-                request_id=request_id,
-                envelope=envelope,
-            )
-            for item in islice(items, len(prepared), None)
-        ]
+        made: list[Prepared] = []
+        for at, item in enumerate(islice(items, len(prepared), None), len(prepared)):
+            try:
+                made.append(
+                    _admitted(ref, plain_message(item), counter, now_us, options)
+                    if filters
+                    else prepare_item(
+                        item,
+                        counter=counter,
+                        seed=engine.seed,
+                        now_us=now_us,
+                        meta=meta,
+                        request_id=request_id,
+                        envelope=envelope,
+                    )
+                )
+            except InvalidItemError as error:
+                if not at:
+                    raise
+                raise InvalidItemError(f"{error}; it is the item at position {at}") from error
         _need_readable(ref, made, len(prepared))
         prepared += made
     # Split after the filter: what is put beside an item must have passed it, too.

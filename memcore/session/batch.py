@@ -435,7 +435,7 @@ class CommitBatch(Change[Receipt]):
             if first is not None:  # a retry of the batch that began it
                 return first
             if session is not None:
-                msg = f"session {self.ref.name!r} exists already: it cannot begin once more"
+                msg = f"session {self.ref.name!r} exists already; begin() only makes new ones"
                 raise RevisionConflict(msg, expected=0, current=session.head.revision)
         return super().__call__(txn)
 

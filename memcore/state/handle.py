@@ -95,7 +95,8 @@ class Watching:
         Returns:
             The changes; None on timeout.
         """
-        checked_optional_seconds("timeout_seconds", timeout_seconds)
+        if timeout_seconds != 0:  # which looks once
+            checked_optional_seconds("timeout_seconds", timeout_seconds)
         until = None if timeout_seconds is None else _now() + timeout_seconds
         # Not an Event: whoever commits calls the listener, and has the lead; an interrupt in
         # ``Event.set`` may leave the Event locked, where its next call would wait for ever.
@@ -339,7 +340,7 @@ class Fields(ABC, Generic[C]):
 
         Args:
             since: the counter; None: the current one.
-            timeout_seconds: maximum time to wait; None: no limit.
+            timeout_seconds: maximum time to wait; 0: only look; None: no limit.
 
         Returns:
             The changes; None on timeout.

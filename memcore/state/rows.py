@@ -228,13 +228,13 @@ def packed_field(key: str, *, prefix: str = "") -> bytes:
         msg = f"a field of the state has a name: expected a non-empty str, got {key!r:.40}"
         raise InvalidUpdateError(msg)
     if prefix and key == prefix:
-        msg = f"a field of the state has a name: {key!r} is a prefix, expected a name behind it"
+        msg = f"a field of the state needs a name behind the prefix {key!r}"
         raise InvalidUpdateError(msg, key=key)
     packed = keys.pack_text(key.removeprefix(prefix))
     if len(packed) > STATE_FIELD_BYTES_MAX:
         msg = (
-            f"the field {key[:40]!r}... takes {len(packed)} bytes: expected at most "
-            f"{STATE_FIELD_BYTES_MAX}"
+            f"the field {key[:40]!r}... takes {len(packed) - 1} bytes: expected at most "
+            f"{STATE_FIELD_BYTES_MAX - 1}"
         )
         raise InvalidUpdateError(msg, key=key)
     return packed

@@ -108,7 +108,7 @@ def need_known_address(path: str) -> None:
     found = _SCHEME.match(path)
     if found is not None and not os.path.isdir(f"{found[1]}:"):
         raise InvalidOptionError(
-            f"memcore knows no addresses {found[0]}; that of a store on a server begins with "
+            f"unsupported address {found[0]}; that of a store on a server begins with "
             f"{SERVER_SCHEMES[0]}"
         )
     # Whatever may hold a password, and is no file: blanks or quotes before it, no scheme, no colon.

@@ -323,7 +323,7 @@ def _unknown(name: str) -> InvalidOptionError:
     close: list[Any] = closest(name[:100], _EXAMPLES)
     if _is_model(name):
         close = [f"model:{name}"]
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
     msg = (
         f"no counter is named {name!r:.100}{hint}; there are {', '.join(ENCODINGS)} (exact), "
         "tiktoken:ENCODING, bytes/N, BASE*FACTOR, each with @PROFILE, and model:NAME"
