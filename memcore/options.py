@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from inspect import iscoroutinefunction
-from operator import index
 from os import PathLike
 from reprlib import Repr
 from typing import Any, Final, NoReturn
@@ -93,9 +91,6 @@ def checked_int(name: str, value: Any, *, least: int = 0) -> int:
     Raises:
         InvalidOptionError: it is not.
     """
-    if not isinstance(value, int) and hasattr(type(value), "__index__"):
-        with suppress(TypeError):
-            value = index(value)  # such as NumPy's integers
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         kind = {0: "a non-negative int", 1: "a positive int"}.get(least, f"an int >= {least}")
         msg = f"{name}: expected {kind}, got {shown(value)}"

@@ -81,8 +81,8 @@ class RestoreReport:
     findings: tuple[str, ...]
     """Findings that ``force`` accepted."""
     unsure: tuple[str, ...] = ()
-    """What is left to the caller: users who may have been erased in the replaced file, who kept
-    their keys and are back if they are in the backup; users to be removed; a key file to copy."""
+    """Work that is left to the caller: users who may have been erased in the replaced file, who
+    kept their keys and are back if the backup has them; users to remove; a key file to copy."""
 
 
 def judge_for(engine: Engine, progress: Progress | None) -> Judge:

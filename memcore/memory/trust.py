@@ -359,7 +359,7 @@ def checked_text(text: object) -> str:
     told = _CARRIAGE.sub("\n", text) if "\r" in text else text
     _need_visible("text", told)
     if not normalised(told):
-        msg = "text: has no word"
+        msg = f"text: {'has no word' if told.strip() else 'is empty'}"
         raise InvalidItemError(msg)
     return told
 

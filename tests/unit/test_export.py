@@ -1138,8 +1138,8 @@ def test_wrong_calls(db, open_db) -> None:
         db.export(format="anthropic", undone=True)
     with pytest.raises(memcore.ReadOnlyError):
         open_db(read_only=True).import_([])
-    with pytest.raises(memcore.InvalidOptionError, match="'rb'"):
-        db.import_(["{}"])  # type: ignore[list-item]
+    with pytest.raises(memcore.InvalidOptionError, match="expected bytes or str"):
+        db.import_([{}])  # type: ignore[list-item]
     assert exported(db) == exported(db, session_id="none") == b""
 
 
@@ -1498,3 +1498,11 @@ def test_wrong_imports(store, tmp_path) -> None:
     ran = run("import", "-", "--store", copy, "--format", "jsonl", stdin=b'{"id":1,"messages":[]}')
     assert ran.exit_code == ExitCode.FINDINGS
     assert "expected the line that begins a session" in ran.stderr
+
+
+def test_lines_of_a_file_that_was_opened_as_text(db, open_db, tmp_path) -> None:
+    db.session("s").append({"role": "user", "content": "ünï"})
+    lines = exported(db).decode().splitlines(keepends=True)
+    with memcore.open(tmp_path / "other") as other:
+        assert other.import_(lines).sessions == 1
+        assert exported(other) == exported(db)

@@ -97,9 +97,9 @@ def test_fields_may_have_any_name_that_fits(open_db, field):
 
 def test_a_name_that_fits_no_key_is_refused(open_db):
     state = open_db().session("s").state
-    with pytest.raises(InvalidUpdateError, match="at most 480"):
+    with pytest.raises(InvalidUpdateError, match="at most 479"):
         state.update({"x" * 480: 1})
-    with pytest.raises(InvalidUpdateError, match="at most 480"):
+    with pytest.raises(InvalidUpdateError, match="at most 479"):
         state.get("x" * 480)
 
 

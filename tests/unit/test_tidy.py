@@ -38,6 +38,7 @@ HOLDERS = {  # of a class: why it holds one object and nothing else
     "AsyncLadder": "a handle for loops over that for threads",
     "AsyncMemories": "a handle for loops over that for threads",
     "AsyncProfile": "a handle for loops over that for threads",
+    "AsyncQuarantine": "a handle for loops over that for threads",
     "AsyncRollingSummary": "a handle for loops over that for threads",
     "AsyncScope": "a handle for loops over that for threads",
     "FieldNames": "a dict that encodes the names that it lacks",
