@@ -293,8 +293,12 @@ class SessionTxn(AppendingTxn):
         self.head.epoch += 1
         self._begin_anew()
 
-    def move_to(self, saved: CheckpointRow) -> bool:
-        """Make a checkpoint the live history and current view; return if the history changed.
+    def move_to(self, saved: CheckpointRow) -> tuple[bool, int]:
+        """Make a checkpoint the live history and current view.
+
+        Returns:
+            ``(changed, revived)``: whether the history changed, and the first seq that is live
+            again, from which on all are; 0 if none is.
 
         Raises:
             CorruptValueError: its prefix hash does not match the items that it refers to.
@@ -302,7 +306,8 @@ class SessionTxn(AppendingTxn):
         self.flush()
         head, scope = self.head, self.log.scope
         old, new = History(head.all_segments(self.txn, scope)), saved.history(self.txn, scope)
-        if old.shared_with(new) == new.count:
+        shared = old.shared_with(new)
+        if shared == new.count:
             self.cut_to(new.count)
         else:
             head.epoch += 1
@@ -314,7 +319,7 @@ class SessionTxn(AppendingTxn):
         if head.chain != saved.chain:
             raise saved.mismatch()
         head.view_session, head.view_number = saved.view
-        return old.segments != new.segments
+        return old.segments != new.segments, new.seq_at(shared) if shared < new.count else 0
 
     def _begin_anew(self) -> None:
         """Rebuild the ledger for a head with another history or policy."""

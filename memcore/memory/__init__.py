@@ -13,7 +13,7 @@ __all__, __getattr__, __dir__ = face(
         "grants": "GRANT_ROWS Grants check_grants drop_grants",
         "extract": "CandidateOutcome ExtractionReport",
         "extractors": "AnthropicExtractor OpenAIExtractor",
-        "jobs": "JOB_ROWS ExtractionJob check_jobs is_job_row version_of_job",
+        "jobs": "JOB_ROWS ExtractionJob check_jobs is_job_row read_again version_of_job",
         "judge": "Candidate Extraction ExtractionItem Extractor",
         "lineage": "check_roots note_roots root_of",
         "memories": "Memories tool_handle",

@@ -22,6 +22,7 @@ from memcore.memory.jobs import ExtractionJob as ExtractionJob
 from memcore.memory.jobs import JOB_ROWS as JOB_ROWS
 from memcore.memory.jobs import check_jobs as check_jobs
 from memcore.memory.jobs import is_job_row as is_job_row
+from memcore.memory.jobs import read_again as read_again
 from memcore.memory.jobs import version_of_job as version_of_job
 from memcore.memory.judge import Candidate as Candidate
 from memcore.memory.judge import Extraction as Extraction
@@ -170,6 +171,7 @@ __all__ = [
     "move_sources",
     "names_in",
     "note_roots",
+    "read_again",
     "reason_of",
     "redact_entry",
     "redact_outcomes",

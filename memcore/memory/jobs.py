@@ -25,8 +25,9 @@ from memcore.memory.trust import checked_name
 from memcore.records import record
 from memcore.rows import names
 from memcore.rows.head import head_key
+from memcore.rows.lifecycle import is_opted_out
 from memcore.store.datafile import MEMORIES
-from memcore.store.interface import DeleteBudget, ReadTxn
+from memcore.store.interface import DeleteBudget, ReadTxn, Txn
 
 __all__ = [
     "ATTEMPTS_MAX",
@@ -53,6 +54,7 @@ __all__ = [
     "mend_jobs",
     "move_jobs",
     "need_lease",
+    "read_again",
     "revive",
     "version_of_job",
     "watermark_of",
@@ -359,6 +361,35 @@ def enqueue(
         if known.who == who and known.state != "dead" and known.first > own:
             return known if known.last >= last else _put_job(book, replace(known, last=last))
     return _put_job(book, JobRow(session, name, after + 1, last, who, "waiting", 0, now_ms))
+
+
+def read_again(
+    txn: Txn, place: tuple[int, int], name: str, seqs: tuple[int, int], now_ms: int
+) -> None:
+    """Have items read that are live again, by the extractors whose watermark has passed them.
+
+    They may have been undone before an extractor came to them. One that did read them learns
+    nothing new from them.
+
+    Args:
+        txn: the transaction that brings them back.
+        place: scope and number of their session.
+        name: the session's name.
+        seqs: first and last of them.
+        now_ms: the time.
+    """
+    scope, session = place
+    rows = _of_session(scope, MemoryRow.WATERMARK, session)
+    found = list(txn.scan(rows, keys.after(rows)))
+    if not found or is_opted_out(txn, scope):
+        return
+    for key, value in found:
+        with suppress(CorruptValueError):  # check() reports it; all items are read again
+            mark = _unpack_watermark(key, value)
+            last = min(seqs[1], mark.seq)
+            row = JobRow(session, name, seqs[0], last, mark.who, "waiting", 0, now_ms)
+            if last >= row.first and txn.get(_job_at(scope, row)) is None:
+                _put_job(Book(txn, scope, b""), row)
 
 
 def key_of_job(book: Book, job: ExtractionJob, session: int) -> bytes | None:

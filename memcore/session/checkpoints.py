@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from memcore import memory
 from memcore import state as states
 from memcore.codec import values as codec
 from memcore.errors import CorruptValueError, InvalidItemError, InvalidOptionError, NotFoundError
@@ -234,7 +235,11 @@ def rewinding(ref: SessionRef, to: Position, *, state: bool = True) -> Callable[
         before = session.head.view_session, session.head.view_number
         saved = _find(ref, session.txn, session.log.place, to)
         # Items may be the same and the view another one: that changes what contexts show, too.
-        moved = session.move_to(saved) or before != saved.view
+        changed, revived = session.move_to(saved)
+        moved = changed or before != saved.view
+        if revived:
+            seqs, now_ms = (revived, session.last_seq), ref.engine.now_ms()
+            memory.read_again(session.txn, session.log.place, ref.name, seqs, now_ms)
         if state and saved.checkpoint.state is not None:
             place, counter = session.log.place, saved.checkpoint.state
             states.restore(session.txn, *place, counter, seq=session.head.next_seq)

@@ -154,6 +154,43 @@ def test_a_fork_does_not_read_again_what_its_parent_was_read_for(db, chat):
     assert [item.text for item in extractor.seen[1].items] == ["I like cake", "I like jam"]
 
 
+def test_what_a_rewind_brings_back_is_read(db, chat):
+    """It was undone when the extractor came by, and its watermark is beyond it."""
+    say(chat, "I like tea", "I like cake", "I like jam")
+    saved = chat.checkpoint()
+    chat.undo(2)
+    say(chat, "I like rice")
+    extractor = Scripted(echo)
+    chat.memory.extract(chat, extractor)
+    chat.rewind(saved)
+    assert [(job.first, job.last, job.state) for job in chat.memory.jobs()] == [(2, 3, "waiting")]
+    assert db.check() == []
+    chat.memory.extract(chat, extractor)
+    assert [[item.text for item in each.items] for each in extractor.seen] == [
+        ["I like tea", "I like rice"], ["I like cake", "I like jam"],
+    ]  # fmt: skip
+    assert chat.memory.jobs() == []
+    chat.rewind(1)
+    chat.rewind(saved)
+    chat.memory.extract(chat, extractor)
+    assert len(chat.memory.list()) == 4
+    say(chat, "I like oats")
+    chat.memory.extract(chat, extractor)
+    assert [item.text for item in extractor.seen[-1].items] == ["I like oats"]
+
+
+def test_a_rewind_of_who_opted_out_leaves_no_job(db, chat):
+    say(chat, "I like tea", "I like cake")
+    saved = chat.checkpoint()
+    chat.undo()
+    say(chat, "I like rice")
+    chat.memory.extract(chat, Scripted(echo))
+    db.scope(user=chat.user).opt_out_memory()
+    chat.rewind(saved)
+    db.scope(user=chat.user).opt_in_memory()
+    assert chat.memory.jobs() == []
+
+
 def test_long_histories_are_read_in_parts(db, chat):
     for number in range(250):
         say(chat, f"I like number {number}")
