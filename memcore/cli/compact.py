@@ -130,11 +130,7 @@ def _report(result: memcore.CompactionResult, planned: dict[str, Any]) -> None:
         }
         emit_json("compact", planned | fields | {"view": view})
     elif result.view is None:
-        print(
-            "nothing to compact"
-            if result.reason is None
-            else f"nothing done: {_told(result.reason)}"
-        )
+        print(f"nothing done: {_told(result.reason or "")}")
     else:
         print(
             f"{result.status}: seq {result.view.cut_seq:,} and before, "
@@ -167,11 +163,7 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
     after = 0 if draft.is_empty else compact.tokens_after(draft)
     before = 0 if draft.is_empty else compact.tokens_before(draft)
     if draft.is_empty:
-        print(
-            "nothing to compact"
-            if draft.reason is None
-            else f"nothing to do: {_told(draft.reason)}"
-        )
+        print(f"nothing to do: {_told(draft.reason or "")}")
         return
     fates = Counter(fate for _, fate in rows)
     print(

@@ -314,8 +314,8 @@ def test_a_dry_run_says_what_compaction_then_does(wordy) -> None:
     assert done["view"]["summary"] == planned["summary"]
     again = parsed(*options, "--dry-run")
     assert again["status"] == "nothing"
-    assert run(*options, "--dry-run").stdout == "nothing to compact\n"
-    assert run(*options, "--yes").stdout == "nothing to compact\n"
+    assert run(*options, "--dry-run").stdout.startswith("nothing to do: stage 'default' keeps all")
+    assert run(*options, "--yes").stdout.startswith("nothing done: stage 'default' keeps all")
     assert parsed("context", "chat", "--store", wordy)["summary"] == planned["summary"]
 
 

@@ -705,7 +705,7 @@ def test_an_archive_holds_exported_lines(store, tmp_path) -> None:
     for words in (["--yes"], ["--dry-run"]):
         ran = run("sweep", *words, "--archive", other, "--store", store)
         assert ran.returncode == ExitCode.USAGE
-        assert "holds something else than exported lines" in ran.stderr
+        assert "contains something other than exported lines" in ran.stderr
     assert other.read_text() == "mine"
     archive = tmp_path / "archive.jsonl"
     for _ in range(2):  # what is there already is added to
