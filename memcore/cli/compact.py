@@ -130,7 +130,7 @@ def _report(result: memcore.CompactionResult, planned: dict[str, Any]) -> None:
         }
         emit_json("compact", planned | fields | {"view": view})
     elif result.view is None:
-        print(f"nothing done: {_told(result.reason or "")}")
+        print(f"nothing done: {_told(result.reason)}")
     else:
         print(
             f"{result.status}: seq {result.view.cut_seq:,} and before, "
@@ -140,9 +140,9 @@ def _report(result: memcore.CompactionResult, planned: dict[str, Any]) -> None:
         )
 
 
-def _told(reason: str) -> str:
+def _told(reason: str | None) -> str:
     """A reason with options named as on the command line."""
-    return reason.replace("force=True or stage=", "--force or --stage")
+    return (reason or "").replace("force=True or stage=", "--force or --stage")
 
 
 def _view_fields(view: memcore.View) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _show_plan(session: memcore.Session, draft: CompactionDraft, *, as_json: boo
     after = 0 if draft.is_empty else compact.tokens_after(draft)
     before = 0 if draft.is_empty else compact.tokens_before(draft)
     if draft.is_empty:
-        print(f"nothing to do: {_told(draft.reason or "")}")
+        print(f"nothing to do: {_told(draft.reason)}")
         return
     fates = Counter(fate for _, fate in rows)
     print(
