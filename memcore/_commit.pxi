@@ -572,7 +572,8 @@ cdef class ReserveFields:
 
     A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
     ``_extend(size, more)``, which grows the file and returns by how much; ``_fill(start, end)``,
-    which allocates the holes in a part of it; and
+    which allocates the holes in a part of it and returns how many bytes are left;
+    ``_usable(unused)``, how much of the free list LMDB may reuse; and
     ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
 
@@ -581,6 +582,8 @@ cdef class ReserveFields:
     cdef public int64_t _next           # the transaction for which that holds
     cdef public int64_t measured        # measurements so far
     cdef int64_t _filled                # up to here, in bytes, the file has no holes
+    cdef public int64_t admitted        # bytes that batches may have taken so far
+    cdef public int64_t strangers       # transactions so far that took nobody knows how much
     cdef Figures found                  # at the last look
 
     @property
@@ -613,22 +616,27 @@ cdef class ReserveFields:
         self._measure(cost)
 
     cdef int _measure(self, int64_t cost) except -1:
-        cdef int64_t size = file_size(self.fd), room, step, have, grown, unused
+        cdef int64_t size = file_size(self.fd), room, step, wanted, behind, have, grown, unused
+        cdef int64_t missing = 0
         if size > self._filled:
-            self._fill(self._filled, size)
+            missing = self._fill(self._filled, size)
+            if not missing:
+                self._filled = size
         room = min(<int64_t>ROOM_BYTES,
                    ROOM_BYTES_MIN + 2 * PAGE * max(self.found.pages - RUN_PAGES, 0))
         step = ROOM_STEP_BYTES if room == ROOM_BYTES else ROOM_STEP_BYTES_MIN
-        # First what is behind the last page: a reader, such as the one that pins the steady point,
-        # keeps LMDB from reusing pages of the free list, and it would write past the end.
-        have = max(size - PAGE * (self.found.last_page + 1), 0)
-        if have < room + max(cost, step):
-            grown = self._extend(size, room + max(cost, step) - have)
-            have, size = have + grown, size + grown
-        if have < room + max(cost, step):  # the device is full
-            unused = self.found.last_page - 1 - self.found.pages - self.found.free_pages
-            have += PAGE * max(unused, 0)
-        self._filled = size
+        wanted = room + max(cost, step)
+        behind = max(size - PAGE * (self.found.last_page + 1), 0) - missing
+        unused = PAGE * max(self.found.last_page - 1 - self.found.pages - self.found.free_pages, 0)
+        have = behind + <int64_t>self._usable(unused)
+        if have < wanted:
+            grown = self._extend(size, wanted - have)
+            have += grown
+            if have < wanted:
+                # The device is full. What is pinned counts, too: a commit that fails lets it go.
+                have = behind + grown + unused
+            if not missing:
+                self._filled = size + grown
         self._left = have - room
         self.measured += 1
         return 0
@@ -645,6 +653,7 @@ cdef class ReserveFields:
         cdef bint is_known = txnid == self._next
         if not is_known:
             self._look()  # the tree may have changed as well
+            self.strangers += 1
         _sizes_of(puts, &runs, &inline, &large)
         crowded = inline if runs > ROOM_FEW else 0
         cost = self._cost(runs, inline, crowded, large)
@@ -658,6 +667,7 @@ cdef class ReserveFields:
             if cost > self._left:
                 return False
         self._left -= cost
+        self.admitted += cost
         self._next = txnid + 1
         return True
 

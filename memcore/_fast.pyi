@@ -335,10 +335,11 @@ def pages_for(rows: tuple[int, int, int, int], depth: int, pages: int) -> int: .
 @disjoint_base
 class ReserveFields:
     fd: int
-    has_name: bool
     _left: int
     _next: int
     measured: int
+    admitted: int
+    strangers: int
     @property
     def figures(self) -> tuple[int, int, int, int]: ...
     def look(self) -> None: ...

@@ -43,7 +43,7 @@ from memcore.limits import (
     ROOM_STEP_BYTES,
 )
 from memcore.store import lmdb as binding
-from memcore.store.datafile import FULL, is_cramped, newest_meta
+from memcore.store.datafile import FULL, is_cramped, newest_meta, room_beyond
 from memcore.store.interface import MapMovedError
 from memcore.store.lmdb import MapFull, RawError
 from memcore.store.transaction import RawCursor, RawTxn, WriteTxn
@@ -602,9 +602,9 @@ def copy_of(failure: BaseException, cause: BaseException) -> BaseException:
 # --- Space reserve for deletions: LMDB needs fresh pages even to free others ----------------------
 # A full device must not leave the user unable to delete anything. So the file is grown ahead of
 # need, and the last of its free space is reserved for closures that free space: a megabyte, or less
-# in a small file. It lies between the last page and the end of the file: pages in LMDB's free list
-# are not reused while a reader may need them, such as the one that pins a steady point, and LMDB
-# would grow the file itself then. They count on a full device, where there is nothing else.
+# in a small file. Free space is between the last page and the end of the file, and in LMDB's free
+# list, except for pages freed since a steady point: LMDB does not reuse those while a reader pins
+# it, and would grow the file itself. They count on a full device, where there is nothing else.
 #
 # **The size of the reserve.** A deletion copies at most every page of the tree, and what it frees
 # can be reused by the transaction after the next: two copies of the tree are enough. The tree is
@@ -627,16 +627,45 @@ _NODE_BYTES_MAX: Final = 2030
 _CROWDING_BYTES: Final = PAGE_BYTES // 8
 """Size above which an existing row crowds the leaf that it shares with new ones."""
 _BLANK: Final = bytes(PAGE_BYTES)
+_BLOCK_BYTES: Final = 512
+"""Unit of ``st_blocks``."""
+_HOLES_BYTES_MAX: Final = 16 * 1024**2
+_HOLES_MAX: Final = 4096
+"""Most holes that are filled at a time: it takes some microseconds each, under the write lock."""
+
+
+class PinnedRoom(NamedTuple):
+    """Free pages of a snapshot that a reader pins, and what batches were admitted for since."""
+
+    free: int
+    """Bytes that were free in the snapshot."""
+    admitted: int
+    strangers: int
+    """``ReserveFields.admitted`` and ``strangers`` when it was pinned."""
+
+
+UNKNOWN_ROOM: Final = PinnedRoom(0, 0, -1)
+"""Of a reader about which nothing is known."""
 
 
 class SpaceReserve(ReserveFields):
-    """Disk space reserved for deletions. Accessed under the write lock."""
+    """Disk space reserved for deletions. Accessed under the write lock.
 
-    __slots__ = ("_path",)
+    Args:
+        fd: the file.
+        path: its name in messages.
+        pinned: returns what is known of the pages that a reader of this process pins; None: no
+            reader does, or only for the length of a read.
+    """
 
-    def __init__(self, fd: int, path: str) -> None:
+    __slots__ = ("_path", "_pinned")
+
+    def __init__(
+        self, fd: int, path: str, pinned: Callable[[], PinnedRoom | None] | None = None
+    ) -> None:
         self.fd = fd
         self._path = path
+        self._pinned = pinned
 
     def _rows_in(self, raw: RawTxn, puts: dict[bytes, int]) -> Rows:
         return rows_in(raw, puts)
@@ -666,10 +695,13 @@ class SpaceReserve(ReserveFields):
         later flush of a page would write a whole folio. Space that a large batch fills right away
         is only preallocated. Existing data is never overwritten.
         """
+        step = ROOM_BYTES + ROOM_STEP_BYTES
+        if more > step and more > room_beyond(self.fd):
+            more = step  # the batch does not fit; what is left of the device is not taken for it
         end = (size + more + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
         at = size
         try:
-            if more > ROOM_BYTES + ROOM_STEP_BYTES:
+            if more > step:
                 with suppress(OSError):  # fall back to writing as much as fits
                     os.posix_fallocate(self.fd, size, end - size)
                     return end - size
@@ -680,16 +712,41 @@ class SpaceReserve(ReserveFields):
                 raise
         return at - size
 
-    def _fill(self, start: int, end: int) -> None:
-        """Allocate the holes between two offsets, as far as there is space.
+    def _usable(self, unused: int) -> int:
+        """Return the bytes of the free list that LMDB may reuse, at least; ``unused``: all of it.
+
+        A reader that pins a snapshot keeps the pages that were freed since.
+        """
+        held = None if self._pinned is None else self._pinned()
+        if held is None:
+            return unused
+        if held.strangers != self.strangers:
+            return 0
+        return max(0, min(unused, held.free - (self.admitted - held.admitted)))
+
+    def _fill(self, start: int, end: int) -> int:
+        """Allocate the holes between two offsets; return the bytes for which there is no space.
 
         LMDB leaves one where it grew the file itself and freed a page before it was ever written,
-        and so do copies by some tools. On a full device, its reuse would fail.
+        and so do copies by some tools. On a full device, the reuse of one would fail. Not of a file
+        that somebody made sparse on purpose, with more than ``_HOLES_BYTES_MAX`` missing.
         """
-        with suppress(OSError):  # not every file system can, and a full device has no space
-            while (at := os.lseek(self.fd, start, os.SEEK_HOLE)) < end:
+        missing = end - os.fstat(self.fd).st_blocks * _BLOCK_BYTES
+        if not 0 < missing <= _HOLES_BYTES_MAX or not hasattr(os, "SEEK_HOLE"):
+            return 0
+        if missing > room_beyond(self.fd):
+            return missing
+        try:
+            for _ in range(_HOLES_MAX):
+                at = os.lseek(self.fd, start, os.SEEK_HOLE)
+                if at >= end:
+                    break
                 start = _data_from(self.fd, at, end)
                 os.posix_fallocate(self.fd, at, start - at)
+        except OSError as error:
+            if error.errno in FULL:
+                return max(0, end - os.fstat(self.fd).st_blocks * _BLOCK_BYTES)
+        return 0  # also where a file system cannot, or compresses
 
 
 def _data_from(fd: int, at: int, end: int) -> int:

@@ -67,6 +67,7 @@ __all__ = [
     "publish",
     "refuse_network",
     "replace_empty",
+    "room_beyond",
     "take_whole",
     "temporary_name",
 ]
@@ -914,7 +915,7 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ROOM_BYTES: Final = 1024**2
 
 
-def _room_beyond(fd: int) -> int:
+def room_beyond(fd: int) -> int:
     """Return the bytes by which the file may grow: the device's free space or a process limit."""
     status = os.fstatvfs(fd)
     # A file system that counts no blocks (ramfs, an unlimited tmpfs) does not report free space.
@@ -927,4 +928,4 @@ def _room_beyond(fd: int) -> int:
 
 def is_cramped(fd: int, more_bytes: int) -> bool:
     """Return True if a full device or a limit may have cut short a write of ``more_bytes``."""
-    return _room_beyond(fd) < _ROOM_BYTES + more_bytes
+    return room_beyond(fd) < _ROOM_BYTES + more_bytes

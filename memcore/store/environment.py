@@ -29,7 +29,15 @@ from memcore.errors import (
 )
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
-from memcore.store.commit import CommitQueue, Leader, SpaceReserve, WriteRequest, WriterNeeded
+from memcore.store.commit import (
+    UNKNOWN_ROOM,
+    CommitQueue,
+    Leader,
+    PinnedRoom,
+    SpaceReserve,
+    WriteRequest,
+    WriterNeeded,
+)
 from memcore.store.datafile import Format, damage_of, newest_meta
 from memcore.store.interface import MapMovedError, Notifier
 from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
@@ -374,7 +382,7 @@ class Environment(EnvironmentFields):
         # Some file systems count no links.
         self.named, self.has_name = found.fd, os.fstat(found.fd).st_nlink > 0
         if not read_only and mode != "none":
-            self.reserve = SpaceReserve(found.fd, self.path)
+            self.reserve = SpaceReserve(found.fd, self.path, self._pinned_room)
         # A replay's meta page is not flushed yet: closing does it, for read-only openers.
         self.leader.poison, self.leader.unsynced = "", found.recovered
         self.begin = raw.begin if found.is_locked else self._begin_unlocked
@@ -722,6 +730,12 @@ class Environment(EnvironmentFields):
             elif self.pinned.get(number) is holder:
                 self.pinned.pop(number, None)
         return found
+
+    def _pinned_room(self) -> PinnedRoom | None:
+        """Return what is known of the pages that this process pins; None: it pins none."""
+        if self.steady_sync is not None:
+            return self.steady_sync.pinned_room
+        return UNKNOWN_ROOM if any(holder.is_pinning for holder in self.holders()) else None
 
     def free_pins(self) -> bool:
         """Let pages be used again that a holder keeps; False if nobody does. Needs the lead."""

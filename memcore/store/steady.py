@@ -38,14 +38,15 @@ from memcore.errors import (
     StoreFullError,
     StoreLockedError,
 )
-from memcore.limits import STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
-from memcore.store.commit import WriterNeeded, release
+from memcore.limits import PAGE_BYTES, STEADY_COMMITS_HURRY, STEADY_COMMITS_MAX
+from memcore.store.commit import UNKNOWN_ROOM, PinnedRoom, WriterNeeded, release
 from memcore.store.datafile import (
     META_IMAGE_BYTES,
     META_OFFSETS,
     PAGE_HEADER_BYTES,
     TXNID_AT,
     exclusively,
+    meta_of,
     meta_page,
     newest_meta,
     require_same,
@@ -278,6 +279,7 @@ class SteadySync(SteadyFields):
         "_pinned",
         "_wake",
         "interval_seconds",
+        "pinned_room",
         "points",
     )
     writer_needed = WriterNeeded
@@ -299,6 +301,7 @@ class SteadySync(SteadyFields):
         self._hurry.acquire()
         self.interval_seconds = interval_seconds
         self.points = 0
+        self.pinned_room = UNKNOWN_ROOM
 
     @property
     def uncovered(self) -> int:
@@ -372,7 +375,8 @@ class SteadySync(SteadyFields):
     def _make(self) -> None:
         self._timing = False  # a commit from here on requests the next point
         # Read before the pin: what is counted later may not be in the snapshot.
-        made = self._made
+        made, reserve = self._made, self._env.reserve
+        admitted = (0, -1) if reserve is None else (reserve.admitted, reserve.strangers)
         last = self._log.newest()
         try:
             pin, image = self._env.pin()
@@ -388,6 +392,9 @@ class SteadySync(SteadyFields):
             # Only now may pages of the previous point be used again: its record is superseded.
             pin, self._raw = self._raw, pin
             self._pinned = txnid
+            meta = meta_of(image)
+            free = meta.last_page - 1 - meta.main_pages - meta.free_pages
+            self.pinned_room = PinnedRoom(PAGE_BYTES * max(0, free), *admitted)
             self._covered = made
             self.points += 1
         finally:
