@@ -123,12 +123,16 @@ class MemcoreError(Exception):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (type(self), self.args), self.__dict__
+        found: Any = super().__reduce__()
+        return _unpickled, found[:2], *found[2:]
 
 
 def _unpickled(cls: type[MemcoreError], args: tuple[Any, ...]) -> MemcoreError:
-    """Make an error without its ``__init__``, which may need more; pickle restores attributes."""
-    return cls.__new__(cls, *args)
+    """Make an error again; without ``__init__`` if that needs attributes, which pickle restores."""
+    try:
+        return cls(*args)
+    except TypeError:
+        return cls.__new__(cls, *args)
 
 
 class CallerError(MemcoreError):

@@ -29,6 +29,7 @@ from memcore.limits import SWEEP_LIMIT
 from memcore.maintenance.backup import CompactReport
 from memcore.maintenance.backup import Progress as CopyProgress
 from memcore.model import ItemKind, SearchHit, SessionEntry
+from memcore.options import refuse_copies
 from memcore.privacy import RedactingFilter
 from memcore.privacy.keyring import Key
 from memcore.retention import ErasureReceipt, Hold, Retention, Sweeper, SweepReport
@@ -98,6 +99,8 @@ def open_async(path: str | os.PathLike[str], **options: Any) -> _OpeningDatabase
 
 class AsyncDatabase:
     """As ``Database``; ``session`` and ``scope`` need no ``await``."""
+
+    __reduce__ = refuse_copies
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -877,8 +880,13 @@ class AsyncDatabase:
 class AsyncScope:
     """As ``Scope``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"Async{self._scope!r}"
 
     @property
     def user(self) -> str:

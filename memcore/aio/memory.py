@@ -26,6 +26,7 @@ from memcore.memory.consolidate import Consolidator
 from memcore.memory.memories import Named
 from memcore.memory.statement import Sources
 from memcore.model import Grant, Memory, MemoryHit, Message, Playbook, Summarize
+from memcore.options import refuse_copies
 
 __all__ = [
     "AsyncGrants",
@@ -39,8 +40,13 @@ __all__ = [
 class AsyncMemories:
     """As ``Memories``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
+
+    def __repr__(self) -> str:
+        return f"Async{self._memories!r}"
 
     @property
     def sync(self) -> Memories:
@@ -574,6 +580,8 @@ class AsyncMemories:
 class AsyncProfile:
     """As ``Profile``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
 
@@ -711,6 +719,8 @@ class AsyncProfile:
 class AsyncRollingSummary:
     """As ``RollingSummary``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, summary: RollingSummary) -> None:
         self._summary = summary
 
@@ -776,6 +786,8 @@ class AsyncRollingSummary:
 
 class AsyncGrants:
     """As ``Grants``."""
+
+    __reduce__ = refuse_copies
 
     def __init__(self, grants: Grants) -> None:
         self._grants = grants

@@ -46,7 +46,7 @@ from memcore.model import (
     SearchHit,
     View,
 )
-from memcore.options import checked_optional_seconds
+from memcore.options import checked_optional_seconds, refuse_copies
 from memcore.privacy import RedactionPolicy
 from memcore.session import ChangeBatch, Lease, Session, usage
 from memcore.session.append import (
@@ -86,8 +86,6 @@ __all__ = ["AsyncLadder", "AsyncLease", "AsyncLeaseContext", "AsyncSession"]
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
 AnyStep: TypeAlias = Callable[[Attempt], Awaitable[Any]] | Step
 
 
@@ -247,13 +245,14 @@ class AsyncSession:
     thread; a total that is asked for before that counts where it is called.
     """
 
+    __reduce__ = refuse_copies
+
     def __init__(self, session: Session, *, auto_compact: AnySummarizer | None = None) -> None:
         """``auto_compact``: as of ``Scope.session``; it may be a coroutine function."""
         self._session = session
         if auto_compact is not None:
             checked_summarizer(auto_compact, awaits=True)
-        self._summarize = auto_compact
-        self._patience = Patience()
+        self._summarize, self._patience = auto_compact, Patience()
         self._compacting, self._appends = False, 0
         self.state = AsyncSessionState(session)
         """As ``Session.state``."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from memcore.aio.commit import commit, commit_to
 from memcore.limits import STATE_LOOK_SECONDS
-from memcore.options import checked_optional_seconds
+from memcore.options import checked_optional_seconds, refuse_copies
 from memcore.session import Session, SessionState
 from memcore.session.session import ref_of
 from memcore.session.state import UpdateState
@@ -47,7 +47,7 @@ async def wait_for(
     watching: Watching, since: int, timeout_seconds: float | None
 ) -> StateChanges | None:
     """As ``Watching.wait``; the loop goes on meanwhile."""
-    if timeout_seconds != 0:  # which looks once
+    if timeout_seconds is False or timeout_seconds != 0:  # 0 looks once
         checked_optional_seconds("timeout_seconds", timeout_seconds)
     until = None if timeout_seconds is None else _now() + timeout_seconds
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -79,6 +79,8 @@ async def watch(watching: Watching, since: int) -> AsyncIterator[StateChanges]:
 
 class AsyncFields(ABC, Generic[C]):
     """As ``Fields``; ``counter`` needs no ``await``."""
+
+    __reduce__ = refuse_copies
 
     sync: Any
     """The synchronous handle of the same state."""

@@ -20,8 +20,8 @@ from memcore.kv.namespace import (
     putting,
     putting_many,
 )
-from memcore.limits import SWEEP_LIMIT
-from memcore.options import need_plain_function
+from memcore.kv.rows import SWEEP_LIMIT
+from memcore.options import need_plain_function, refuse_copies
 from memcore.session.content_filter import Quarantine, Quarantined
 from memcore.telemetry import adopt, plain
 
@@ -35,9 +35,14 @@ _FEW: Final = 32
 class AsyncKeyValue:
     """As ``KeyValue``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, sync: KeyValue) -> None:
         self.sync = sync
         adopt(self, sync)
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
 
     async def get(self, key: str, default: Any = None) -> Any:
         """As ``KeyValue.get``."""
@@ -185,8 +190,13 @@ class AsyncKeyValue:
 class AsyncBlobStore:
     """As ``BlobStore``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, sync: BlobStore) -> None:
         self.sync = sync
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
 
     # --- written by scripts/make_aio from BlobStore: not to be edited by hand ---
 
@@ -265,8 +275,13 @@ class AsyncBlobStore:
 class AsyncQuarantine:
     """As ``Quarantine``."""
 
+    __reduce__ = refuse_copies
+
     def __init__(self, sync: Quarantine) -> None:
         self.sync = sync
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
 
     # --- written by scripts/make_aio from Quarantine: not to be edited by hand ---
 

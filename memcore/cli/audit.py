@@ -105,7 +105,7 @@ def verify(store: str, *, key_file: str | None, anchor: str | None, as_json: boo
     if not found.entries:
         warn("not one entry was made with this key: is it the right one?")
     if not found.is_anchored:
-        warn("without --anchor, chains that lost their end cannot be detected")
+        warn("without --anchor, the loss of the end of a chain cannot be detected")
     if not found.ok:
         raise SystemExit(ExitCode.FINDINGS)
 

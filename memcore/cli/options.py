@@ -257,7 +257,7 @@ def need_directory(path: str) -> None:
     need_known_address(checked_path("FILE", path))
     absent = absent_directory(os.path.expanduser(path))
     if absent and not path.startswith(SERVER_SCHEMES):
-        is_file = "; that is a file" if os.path.lexists(absent) else ""
+        is_file = ": it is a file" if os.path.lexists(absent) else ""
         msg = f"{path}: there is no directory {absent!r}{is_file}"
         raise memcore.NotFoundError(msg)
 

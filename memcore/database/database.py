@@ -210,7 +210,7 @@ class Database:
     __reduce__ = refuse_copies
 
     def __init__(self, engine: Engine, warm: WarmCopy | None = None) -> None:
-        if isinstance(engine, str):
+        if isinstance(engine, str | os.PathLike):
             raise TypeError("memcore.open(path) opens a database")
         self._engine = engine
         self._sweepers: set[Sweeper] = set()

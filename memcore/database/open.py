@@ -269,7 +269,7 @@ def _check_place(file: str, *, there: bool, any_fs: bool) -> None:
     real = os.path.realpath(file)
     absent = absent_directory(real)
     if absent:
-        is_file = "; that is a file" if os.path.lexists(absent) else ""
+        is_file = ": it is a file" if os.path.lexists(absent) else ""
         msg = f"{file!r}: there is no directory {absent!r}{is_file}"
         raise NotFoundError(msg) if there else StoreAccessError(msg)
     if there and not os.path.lexists(file):

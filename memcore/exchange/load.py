@@ -268,7 +268,7 @@ def import_lines(
         InvalidOptionError: the lines are not bytes.
         ReadOnlyError, StorageError
     """
-    checked_several("lines", lines, "a file opened with 'rb', or lines of bytes")
+    checked_several("lines", lines, "an open file, or its lines")
     if engine.store.read_only:
         msg = "the database is open read-only; open it for writing"
         raise ReadOnlyError(msg)
@@ -351,7 +351,7 @@ class _Import:
         """Read all lines; commit whenever enough was read."""
         for number, line in enumerate(lines, 1):
             if isinstance(line, str):  # of a file opened as text
-                line = line.encode("utf-8", "surrogatepass")  # noqa: PLW2901 - what it is from here
+                line = _encoded(line)  # noqa: PLW2901 - what it is from here
             if not isinstance(line, bytes | ParsedLine):
                 msg = f"lines: expected bytes or str, got {type(line).__name__}"
                 raise InvalidOptionError(msg)
@@ -1090,3 +1090,11 @@ def _calls(items: Iterable[Prepared]) -> int:
 def _cut_short(session: Incoming) -> InvalidItemError:
     missing = counted(session.lines_left, "line of it is", "lines of it are")
     return InvalidItemError(f"the session ends early: {missing} missing")
+
+
+def _encoded(line: str) -> bytes:
+    """Return a line of text as the bytes it was; what was no UTF-8 is refused when it is read."""
+    try:
+        return line.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return line.encode("utf-8", "surrogatepass")

@@ -219,7 +219,7 @@ def _remove_erased(
         return []
     if not os.path.lexists(access.path_for(target)):
         keys = access.path_for(backup)
-        return [f"no key file is beside it: copy {keys} to {target}{KEYS_SUFFIX}"]
+        return [f"its key file is not next to it: copy {keys} to {target}{KEYS_SUFFIX}"]
     try:
         with closing(open_store(target, read_only=True, access=access)) as restored:
             if not retention.has_shredded(restored):
@@ -231,7 +231,9 @@ def _remove_erased(
             retention.bury_shredded(engine)
             retention.resume_erasures(engine, pieces=REMOVAL_PIECES_OPENING)
     except MemcoreError as error:
-        return [f"{_STILL_LISTED}: {error}"]
+        return [
+            f"users who were erased since the backup was made, if any, are still listed: {error}"
+        ]
     return []
 
 

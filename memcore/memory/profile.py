@@ -221,7 +221,7 @@ def _json_rules(schema: Mapping[str, Any]) -> dict[str, FieldRule]:
     unknown = schema.keys() - _OBJECT_KEYS - _NOTES
     inside, required = schema.get("properties"), schema.get("required", [])
     if schema.get("type") != "object" or unknown or not isinstance(inside, Mapping):
-        what = f"unknown: {', '.join(sorted(map(repr, unknown)))}" if unknown else "this is none"
+        what = f"unknown: {', '.join(sorted(map(repr, unknown)))}" if unknown else "this is not one"
         msg = f"schema: expected a JSON schema of type object with properties; {what:.80}"
         raise InvalidOptionError(msg)
     if schema.get("additionalProperties", False) is not False:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
+from inspect import getattr_static
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from memcore.errors import BlockedError, InvalidOptionError
@@ -130,7 +131,9 @@ def checked_guard(given: Any) -> tuple[WriteGuard, ...]:
     is_list = isinstance(given, Sequence) and not isinstance(given, str | bytes)
     listed = list(given) if is_list else [given]
     for guard in listed:
-        is_class = isinstance(guard, type)
+        # A class whose ``judge`` takes no instance will do.
+        bound = getattr_static(guard, "judge", None)
+        is_class = isinstance(guard, type) and not isinstance(bound, staticmethod | classmethod)
         if is_class or not callable(getattr(guard, "judge", None)):
             found = f"the class {guard.__name__}" if is_class else type(guard).__name__
             wanted = "an object with judge(value, write), or a list of them"

@@ -160,7 +160,8 @@ def encode_items(
             except InvalidItemError as error:
                 if not at:
                     raise
-                raise InvalidItemError(f"{error}; it is the item at position {at}") from error
+                why = str(error).removeprefix("item").lstrip(": ")
+                raise InvalidItemError(f"the item at position {at}: {why}") from error
         _need_readable(ref, made, len(prepared))
         prepared += made
     # Split after the filter: what is put beside an item must have passed it, too.

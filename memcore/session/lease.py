@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Self
 from memcore.errors import InvalidOptionError
 from memcore.limits import LEASE_OWNER_CHARS_MAX, LEASE_SECONDS_MAX
 from memcore.log import SessionTxn
-from memcore.options import checked_bool
+from memcore.options import checked_bool, refuse_copies
 from memcore.rows.head import FLAG_LEASED
 from memcore.rows.lifecycle import LeaseRow, read_lease, write_lease
 from memcore.session.change import Change, Unchanged
@@ -34,6 +34,8 @@ class Lease:
     It belongs to the handle that took it and to whoever uses that handle. Writes through other
     handles are refused meanwhile.
     """
+
+    __reduce__ = refuse_copies
 
     def __init__(self, ref: SessionRef, row: LeaseRow, ttl_ms: int) -> None:
         self._ref = ref

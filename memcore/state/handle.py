@@ -95,7 +95,7 @@ class Watching:
         Returns:
             The changes; None on timeout.
         """
-        if timeout_seconds != 0:  # which looks once
+        if timeout_seconds is False or timeout_seconds != 0:  # 0 looks once
             checked_optional_seconds("timeout_seconds", timeout_seconds)
         until = None if timeout_seconds is None else _now() + timeout_seconds
         # Not an Event: whoever commits calls the listener, and has the lead; an interrupt in

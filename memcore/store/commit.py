@@ -732,7 +732,7 @@ class SpaceReserve(ReserveFields):
         that somebody made sparse on purpose, with more than ``_HOLES_BYTES_MAX`` missing.
         """
         missing = end - os.fstat(self.fd).st_blocks * _BLOCK_BYTES
-        if not 0 < missing <= _HOLES_BYTES_MAX or not hasattr(os, "SEEK_HOLE"):
+        if not 0 < missing <= _HOLES_BYTES_MAX or not hasattr(os, "posix_fallocate"):
             return 0
         if missing > room_beyond(self.fd):
             return missing

@@ -226,7 +226,8 @@ class Binding:
         """Find the last entries after which preceding open calls count as unanswered.
 
         Results do not close calls. In formats where calls are separate items, the trailing run of
-        calls does not either: they belong to the same response.
+        calls does not either: they belong to the same response. A result that answers no call
+        interrupts no run, as in ``take``.
         """
         outside = len(self.kinds) - 1
         while outside >= 0 and (
@@ -238,9 +239,23 @@ class Binding:
         at = len(self.kinds) - 1
         while at >= 0 and (not self.is_shown(at) or self.is_result(at)):
             at -= 1
-        while at >= 0 and (self.kinds[at] == ItemKind.CALL or not self.is_shown(at)):
+        followed = True  # by a call: reasoning that a result follows is not shown
+        while at >= 0:
+            if self.kinds[at] == ItemKind.CALL:
+                followed = True
+            elif self._is_passed_over(at):
+                followed = followed and not (self.is_shown(at) and not self.answers[at])
+            elif self.kinds[at] != ItemKind.REASONING or followed:
+                break
             at -= 1
         return Ends(at, outside)
+
+    def _is_passed_over(self, at: int) -> bool:
+        """Return whether an entry is hidden, or a result that answers no call."""
+        answers = self.answers[at]
+        return not self.is_shown(at) or (
+            self.is_result(at) and not any(slot is not None for _, slot in answers)
+        )
 
     def is_result(self, at: int) -> bool:
         """Return whether the entry consists of results only."""

@@ -477,6 +477,7 @@ def test_what_is_first_when_others_have_gone_is_judged_as_the_first(items, shown
 NAMELESS = {"type": "tool_search_call", "call_id": None, "execution": "client", "arguments": {}}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": []}
 OF_NO_CALL = {"type": "function_call_output", "call_id": "", "output": "x"}
+UNNAMED = {"type": "function_call", "name": "f", "arguments": "{}"}
 CALLED = {"type": "function_call", "call_id": "f", "name": "f", "arguments": "{}"}
 FOUND = {
     "type": "tool_search_output",
@@ -494,6 +495,9 @@ FOUND = {
 @example([user("hi"), NAMELESS, CALLED, OF_NO_CALL, {**NAMELESS}], None, False)
 @example([user("hi"), NAMELESS, CALLED, OF_NO_CALL, {**NAMELESS}, FOUND], None, False)
 @example([user("hi"), NAMELESS, {**NAMELESS}, FOUND, OF_NO_CALL, {**NAMELESS}], None, False)
+@example([user("hi"), NAMELESS, OF_NO_CALL, CALLED, UNNAMED], None, False)
+@example([user("hi"), NAMELESS, {**OF_NO_CALL, "call_id": "c9"}, CALLED, UNNAMED], None, False)
+@example([user("hi"), NAMELESS, THOUGHT, OF_NO_CALL, CALLED, UNNAMED], None, False)
 @given(drawn, budgets, st.booleans())
 def test_a_filter_shows_a_legal_list_once_and_for_all(items, budget, whole):
     items = with_ids(items) if whole else items

@@ -8,13 +8,19 @@ import pytest
 
 from memcore import Database, Grants, Memories, Profile, Scope, Session
 from memcore.aio import (
+    AsyncBlobStore,
     AsyncDatabase,
     AsyncGrants,
+    AsyncKeyValue,
     AsyncMemories,
     AsyncProfile,
+    AsyncQuarantine,
     AsyncScope,
     AsyncSession,
 )
+from memcore.blobs import BlobStore
+from memcore.kv import KeyValue
+from memcore.session.content_filter import Quarantine
 
 PAIRS = (
     (AsyncSession, Session),
@@ -23,6 +29,9 @@ PAIRS = (
     (AsyncMemories, Memories),
     (AsyncProfile, Profile),
     (AsyncGrants, Grants),
+    (AsyncKeyValue, KeyValue),
+    (AsyncBlobStore, BlobStore),
+    (AsyncQuarantine, Quarantine),
 )
 BY_HAND = {
     "AsyncSession": {
@@ -33,8 +42,14 @@ BY_HAND = {
     "AsyncMemories": {"grants", "sync"},
     "AsyncProfile": set(),
     "AsyncGrants": set(),
+    "AsyncKeyValue": {
+        "delete", "expires", "get", "increment", "put", "put_many", "transact",
+    },
+    "AsyncBlobStore": set(),
+    "AsyncQuarantine": set(),
     "AsyncScope": {
-        "app_state", "blobs", "delete_session", "kv", "memory", "session", "state", "sync",
+        "app_state", "blobs", "delete_session", "kv", "memory", "quarantine", "session", "state",
+        "sync",
     },
 }  # fmt: skip
 

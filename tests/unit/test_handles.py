@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import pickle
@@ -9,7 +10,7 @@ import pickle
 import pytest
 
 import memcore
-from memcore import errors
+from memcore import aio, errors
 from memcore.retention import read_rules
 from messages import user
 
@@ -71,6 +72,45 @@ def test_a_handle_is_neither_copied_nor_pickled(db, way) -> None:
     for handle in handles(db).values():
         with pytest.raises(TypeError, match="neither copied nor pickled"):
             way(handle)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_an_awaited_handle_is_neither_copied_nor_pickled(way) -> None:
+    async def work() -> None:
+        async with aio.open(":memory:") as db:
+            session, scope = db.session("chat", user="ann"), db.scope(user="ann")
+            await session.append(user())
+            for handle in (
+                db, session, scope, session.state, scope.kv("prefs"), scope.blobs,
+                scope.quarantine, scope.memory, scope.memory.grants, scope.memory.summary(),
+            ):  # fmt: skip
+                with pytest.raises(TypeError, match="neither copied nor pickled"):
+                    way(handle)
+            assert (
+                repr(scope.kv("prefs")) == "AsyncKeyValue('prefs' of user 'ann' in app 'default')"
+            )
+
+    asyncio.run(work())
+
+
+class OfTheSystem(errors.StorageError, OSError):
+    """An error of a caller with two bases."""
+
+
+class OfTwo(errors.MemcoreError):
+    """An error of a caller with a slot."""
+
+    __slots__ = ("n",)
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.n = 3
+
+
+def test_errors_of_callers_keep_what_they_have() -> None:
+    found = pickle.loads(pickle.dumps(OfTheSystem(2, "no such", "file")))
+    assert (found.errno, found.filename) == (2, "file")
+    assert pickle.loads(pickle.dumps(OfTwo("why"))).n == 3
 
 
 def test_a_handle_that_only_reads_says_so(path) -> None:
