@@ -93,11 +93,11 @@ def test_an_awaited_handle_is_neither_copied_nor_pickled(way) -> None:
     asyncio.run(work())
 
 
-class OfTheSystem(errors.StorageError, OSError):
+class OfSystemError(errors.StorageError, OSError):
     """An error of a caller with two bases."""
 
 
-class OfTwo(errors.MemcoreError):
+class OfSlotError(errors.MemcoreError):
     """An error of a caller with a slot."""
 
     __slots__ = ("n",)
@@ -108,9 +108,9 @@ class OfTwo(errors.MemcoreError):
 
 
 def test_errors_of_callers_keep_what_they_have() -> None:
-    found = pickle.loads(pickle.dumps(OfTheSystem(2, "no such", "file")))
+    found = pickle.loads(pickle.dumps(OfSystemError(2, "no such", "file")))
     assert (found.errno, found.filename) == (2, "file")
-    assert pickle.loads(pickle.dumps(OfTwo("why"))).n == 3
+    assert pickle.loads(pickle.dumps(OfSlotError("why"))).n == 3
 
 
 def test_a_handle_that_only_reads_says_so(path) -> None:
