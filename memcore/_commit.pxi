@@ -573,7 +573,7 @@ cdef class ReserveFields:
     A subclass provides ``_rows_in(raw, puts)``, the ``Rows`` of a batch by its places in the tree;
     ``_extend(size, more)``, which grows the file and returns by how much; ``_fill(start, end)``,
     which allocates the holes in a part of it and returns how many bytes are left;
-    ``_usable(unused)``, how much of the free list LMDB may reuse; and
+    ``_is_pinned()``, whether one of ``pins`` keeps a reader; and
     ``_newest_figures()``, the figures if the look finds a rule of the meta pages broken.
     """
 
@@ -584,6 +584,8 @@ cdef class ReserveFields:
     cdef int64_t _filled                # up to here, in bytes, the file has no holes
     cdef public int64_t admitted        # bytes that batches may have taken so far
     cdef public int64_t strangers       # transactions so far that took nobody knows how much
+    cdef public object steady           # has ``pinned_room``, of its reader; None: there is none
+    cdef public dict pins               # those that keep other readers, by number
     cdef Figures found                  # at the last look
 
     @property
@@ -628,7 +630,9 @@ cdef class ReserveFields:
         wanted = room + max(cost, step)
         behind = max(size - PAGE * (self.found.last_page + 1), 0) - missing
         unused = PAGE * max(self.found.last_page - 1 - self.found.pages - self.found.free_pages, 0)
-        have = behind + <int64_t>self._usable(unused)
+        have = behind
+        if have < wanted:
+            have += self._usable(unused)
         if have < wanted:
             grown = self._extend(size, wanted - have)
             have += grown
@@ -640,6 +644,19 @@ cdef class ReserveFields:
         self._left = have - room
         self.measured += 1
         return 0
+
+    cdef int64_t _usable(self, int64_t unused) except -1:
+        """Bytes of the free list that LMDB may reuse, at least; ``unused``: all of it.
+
+        A reader that pins a snapshot keeps the pages that were freed since.
+        """
+        cdef object held
+        if self.steady is None:
+            return 0 if self.pins and self._is_pinned() else unused
+        held = self.steady.pinned_room
+        if held[2] != self.strangers:
+            return 0
+        return max(<int64_t>0, min(unused, <int64_t>held[0] - (self.admitted - <int64_t>held[1])))
 
     def reserve(self, raw, int64_t txnid, dict puts not None):
         """Return True if a batch that put these rows, by key and size, leaves the reserve intact.

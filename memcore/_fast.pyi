@@ -340,6 +340,8 @@ class ReserveFields:
     measured: int
     admitted: int
     strangers: int
+    steady: Any
+    pins: dict[int, Any]
     @property
     def figures(self) -> tuple[int, int, int, int]: ...
     def look(self) -> None: ...

@@ -50,8 +50,9 @@ from memcore.store.transaction import RawCursor, RawTxn, WriteTxn
 
 if TYPE_CHECKING:
     import asyncio
+    from weakref import ref
 
-    from memcore.store.environment import Environment
+    from memcore.store.environment import Environment, PinHolder
 
 __all__ = [
     "DONE",
@@ -654,18 +655,15 @@ class SpaceReserve(ReserveFields):
     Args:
         fd: the file.
         path: its name in messages.
-        pinned: returns what is known of the pages that a reader of this process pins; None: no
-            reader does, or only for the length of a read.
+        pins: those that keep readers for longer than a read, by number.
     """
 
-    __slots__ = ("_path", "_pinned")
+    __slots__ = ("_path",)
 
-    def __init__(
-        self, fd: int, path: str, pinned: Callable[[], PinnedRoom | None] | None = None
-    ) -> None:
+    def __init__(self, fd: int, path: str, pins: dict[int, ref[PinHolder]] | None = None) -> None:
         self.fd = fd
         self._path = path
-        self._pinned = pinned
+        self.pins = {} if pins is None else pins
 
     def _rows_in(self, raw: RawTxn, puts: dict[bytes, int]) -> Rows:
         return rows_in(raw, puts)
@@ -712,17 +710,9 @@ class SpaceReserve(ReserveFields):
                 raise
         return at - size
 
-    def _usable(self, unused: int) -> int:
-        """Return the bytes of the free list that LMDB may reuse, at least; ``unused``: all of it.
-
-        A reader that pins a snapshot keeps the pages that were freed since.
-        """
-        held = None if self._pinned is None else self._pinned()
-        if held is None:
-            return unused
-        if held.strangers != self.strangers:
-            return 0
-        return max(0, min(unused, held.free - (self.admitted - held.admitted)))
+    def _is_pinned(self) -> bool:
+        holders = (holder() for holder in list(self.pins.values()))
+        return any(holder is not None and holder.is_pinning for holder in holders)
 
     def _fill(self, start: int, end: int) -> int:
         """Allocate the holes between two offsets; return the bytes for which there is no space.

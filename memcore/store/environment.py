@@ -29,15 +29,7 @@ from memcore.errors import (
 )
 from memcore.limits import FORMAT_OLDEST, MAP_BYTES_MAX
 from memcore.store import lmdb as binding
-from memcore.store.commit import (
-    UNKNOWN_ROOM,
-    CommitQueue,
-    Leader,
-    PinnedRoom,
-    SpaceReserve,
-    WriteRequest,
-    WriterNeeded,
-)
+from memcore.store.commit import CommitQueue, Leader, SpaceReserve, WriteRequest, WriterNeeded
 from memcore.store.datafile import Format, damage_of, newest_meta
 from memcore.store.interface import MapMovedError, Notifier
 from memcore.store.lmdb import MapResized, RawError, ReadersFull, lockers_of
@@ -382,13 +374,15 @@ class Environment(EnvironmentFields):
         # Some file systems count no links.
         self.named, self.has_name = found.fd, os.fstat(found.fd).st_nlink > 0
         if not read_only and mode != "none":
-            self.reserve = SpaceReserve(found.fd, self.path, self._pinned_room)
+            self.reserve = SpaceReserve(found.fd, self.path, self.pinned)
         # A replay's meta page is not flushed yet: closing does it, for read-only openers.
         self.leader.poison, self.leader.unsynced = "", found.recovered
         self.begin = raw.begin if found.is_locked else self._begin_unlocked
         self.map_size = raw.info()["map_size"]
         if steady_log is not None:
             self.steady_sync = SteadySync(self, steady_log, found.fd, self.interval_seconds)
+            if self.reserve is not None:
+                self.reserve.steady = self.steady_sync
             last = steady_log.newest()
             if last is None or last.txnid != newest_meta(found.fd, self.path).txnid:
                 self.steady_sync.remind()  # a process was killed before its steady point
@@ -730,12 +724,6 @@ class Environment(EnvironmentFields):
             elif self.pinned.get(number) is holder:
                 self.pinned.pop(number, None)
         return found
-
-    def _pinned_room(self) -> PinnedRoom | None:
-        """Return what is known of the pages that this process pins; None: it pins none."""
-        if self.steady_sync is not None:
-            return self.steady_sync.pinned_room
-        return UNKNOWN_ROOM if any(holder.is_pinning for holder in self.holders()) else None
 
     def free_pins(self) -> bool:
         """Let pages be used again that a holder keeps; False if nobody does. Needs the lead."""
