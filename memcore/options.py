@@ -308,8 +308,8 @@ def checked_file(name: str, value: Any) -> str:
     return found
 
 
-def checked_optional_seconds(name: str, value: Any) -> float | None:
-    """``value`` if it is a number above 0; None stays None.
+def checked_optional_seconds(name: str, value: Any, *, may_be_0: bool = False) -> float | None:
+    """``value`` if it is a number above 0, or 0 if that is allowed; None stays None.
 
     Raises:
         InvalidOptionError: it is not (neither NaN nor a bool is accepted).
@@ -317,8 +317,10 @@ def checked_optional_seconds(name: str, value: Any) -> float | None:
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not value > 0 or (isinstance(value, int) and value > _SECONDS_MAX):
-        msg = f"{name}: expected a number of seconds above 0 or None, got {shown(value)}"
+    is_large = value > 0 or (may_be_0 and value == 0) if is_number else False
+    if not is_large or (isinstance(value, int) and value > _SECONDS_MAX):
+        least = "of at least 0" if may_be_0 else "above 0"
+        msg = f"{name}: expected a number of seconds {least} or None, got {shown(value)}"
         raise InvalidOptionError(msg)
     return float(value) if isinstance(value, float) else int(value)
 

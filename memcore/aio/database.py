@@ -479,24 +479,22 @@ class AsyncDatabase:
             InvalidOptionError, InvalidItemError, NotFoundError, CorruptValueError
             ImportError: ``"parquet"`` needs pyarrow.
         """
-        async for found in in_pages(
-            self._database.export(
-                session_id,
-                user=user,
-                app=app,
-                format=format,
-                undone=undone,
-                left_out=left_out,
-                redact=redact,
-            ),
-            BYTES_CHUNKS,
-            in_thread=True,
-        ):
+        chunks = await asyncio.to_thread(
+            self._database.export,
+            session_id,
+            user=user,
+            app=app,
+            format=format,
+            undone=undone,
+            left_out=left_out,
+            redact=redact,
+        )  # it may read before the first chunk
+        async for found in in_pages(chunks, BYTES_CHUNKS, in_thread=True):
             yield found
 
     async def import_(
         self,
-        lines: Iterable[bytes],
+        lines: Iterable[bytes | str],
         *,
         rename: Callable[[Title], Title] | None = None,
         counter: str | TokenCounter | None = None,
@@ -517,7 +515,7 @@ class AsyncDatabase:
         stored. Small sessions share a commit.
 
         Args:
-            lines: a file opened with ``"rb"``, or any iterable of lines.
+            lines: an open file, best with ``"rb"``, or any iterable of lines.
             rename: may give a session another name, user or application.
             counter: counts tokens instead of the counter named by the export.
             format: ``"jsonl"`` accepts only exported sessions, the name of another ``export``

@@ -47,8 +47,7 @@ async def wait_for(
     watching: Watching, since: int, timeout_seconds: float | None
 ) -> StateChanges | None:
     """As ``Watching.wait``; the loop goes on meanwhile."""
-    if timeout_seconds is False or timeout_seconds != 0:  # 0 looks once
-        checked_optional_seconds("timeout_seconds", timeout_seconds)
+    checked_optional_seconds("timeout_seconds", timeout_seconds, may_be_0=True)  # 0 looks once
     until = None if timeout_seconds is None else _now() + timeout_seconds
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
 

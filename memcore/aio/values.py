@@ -242,7 +242,10 @@ class AsyncBlobStore:
             NotFoundError: no such blob (immediately), or deleted meanwhile (between chunks).
             CorruptValueError: a stored row is damaged.
         """
-        async for found in in_pages(self.sync.open(address), BYTES_CHUNKS, in_thread=True):
+        chunks = await asyncio.to_thread(
+            self.sync.open, address
+        )  # it may read before the first chunk
+        async for found in in_pages(chunks, BYTES_CHUNKS, in_thread=True):
             yield found
 
     async def size(

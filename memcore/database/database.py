@@ -721,7 +721,7 @@ class Database:
 
     def import_(
         self,
-        lines: Iterable[bytes],
+        lines: Iterable[bytes | str],
         *,
         rename: Callable[[Title], Title] | None = None,
         counter: str | TokenCounter | None = None,
@@ -742,7 +742,7 @@ class Database:
         stored. Small sessions share a commit.
 
         Args:
-            lines: a file opened with ``"rb"``, or any iterable of lines.
+            lines: an open file, best with ``"rb"``, or any iterable of lines.
             rename: may give a session another name, user or application.
             counter: counts tokens instead of the counter named by the export.
             format: ``"jsonl"`` accepts only exported sessions, the name of another ``export``

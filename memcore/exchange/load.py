@@ -260,12 +260,12 @@ class ImportOptions:
 
 
 def import_lines(
-    engine: Engine, lines: Iterable[bytes | ParsedLine], options: ImportOptions
+    engine: Engine, lines: Iterable[bytes | str | ParsedLine], options: ImportOptions
 ) -> Imported:
     """Store exported sessions, or conversations; those that fail are listed.
 
     Raises:
-        InvalidOptionError: the lines are not bytes.
+        InvalidOptionError: a line is neither bytes nor text.
         ReadOnlyError, StorageError
     """
     checked_several("lines", lines, "an open file, or its lines")

@@ -199,12 +199,6 @@ def restore(
     return RestoreReport(final, Path(final).stat().st_size, kept, tuple(accepted), tuple(unsure))
 
 
-_STILL_LISTED = (
-    "users who were erased since the backup was made are still listed; the next opening for writing"
-    " removes them"
-)
-
-
 def _remove_erased(
     target: str, backup: str, access: KeyOptions | None, counter: TokenCounter
 ) -> list[str]:
@@ -225,7 +219,8 @@ def _remove_erased(
             if not retention.has_shredded(restored):
                 return []
             if restored.read(lambda txn: is_audited(txn, target)):  # this would not be audited
-                return [f"{_STILL_LISTED}, with the audit's key"]
+                told = "users who were erased since the backup was made are still listed"
+                return [f"{told}; the next opening for writing, with the audit's key, removes them"]
         with closing(open_store(target, access=access)) as restored:
             engine = session.Engine(restored, counter, "openai_chat")
             retention.bury_shredded(engine)

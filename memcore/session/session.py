@@ -642,7 +642,7 @@ class Session:
             summarize: takes a SummaryRequest, returns the summary.
             policy: a CompactionPolicy, a preset's name or a mapping; None: the session's.
             stage: the stage to run, due or not; None: the heaviest that is due.
-            keep_last: keep at least this many items, in place of what the policy would keep.
+            keep_last: keep at least this many items, replacing the policy's limits on the end.
             keep_tokens: keep the longest safe suffix within this many tokens, likewise.
             force: if no stage is due, run the heaviest; with ``summarize``, the heaviest that
                 makes a summary.

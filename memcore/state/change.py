@@ -556,7 +556,7 @@ class ScopedChange:
 
     def _keep_temporary(self, key: str, value: Any) -> None:
         if key == TEMPORARY:
-            msg = f"a field of the state needs a name behind the prefix {key!r}"
+            msg = f"a field of the state needs a name after the prefix {key!r}"
             raise InvalidUpdateError(msg, key=key)
         given = overwritten(value, reduced=False)
         value = value if given is None else given[0]

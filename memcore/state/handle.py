@@ -95,8 +95,7 @@ class Watching:
         Returns:
             The changes; None on timeout.
         """
-        if timeout_seconds is False or timeout_seconds != 0:  # 0 looks once
-            checked_optional_seconds("timeout_seconds", timeout_seconds)
+        checked_optional_seconds("timeout_seconds", timeout_seconds, may_be_0=True)  # 0 looks once
         until = None if timeout_seconds is None else _now() + timeout_seconds
         # Not an Event: whoever commits calls the listener, and has the lead; an interrupt in
         # ``Event.set`` may leave the Event locked, where its next call would wait for ever.

@@ -228,7 +228,7 @@ def packed_field(key: str, *, prefix: str = "") -> bytes:
         msg = f"a field of the state has a name: expected a non-empty str, got {key!r:.40}"
         raise InvalidUpdateError(msg)
     if prefix and key == prefix:
-        msg = f"a field of the state needs a name behind the prefix {key!r}"
+        msg = f"a field of the state needs a name after the prefix {key!r}"
         raise InvalidUpdateError(msg, key=key)
     packed = keys.pack_text(key.removeprefix(prefix))
     if len(packed) > STATE_FIELD_BYTES_MAX:

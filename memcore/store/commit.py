@@ -632,7 +632,7 @@ _BLOCK_BYTES: Final = 512
 """Unit of ``st_blocks``."""
 _HOLES_BYTES_MAX: Final = 16 * 1024**2
 _HOLES_MAX: Final = 4096
-"""Most holes that are filled at a time: it takes some microseconds each, under the write lock."""
+"""Most holes that are filled, each in some microseconds under the write lock."""
 
 
 class PinnedRoom(NamedTuple):

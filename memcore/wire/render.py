@@ -711,7 +711,7 @@ class _Renderer:
                 self._answer(nameless)
             if self._ends_response(at):
                 self._answer(waiting)
-            run_ended = is_result and (run_ended or bool(self.binding.answers[at]))
+            run_ended = is_result and (run_ended or self._ends_response(at))
             self.out.keep(self.entries, at)
             if at in renamed:
                 self.out.sources[-1] = None

@@ -11,7 +11,7 @@ import pytest
 
 import memcore
 import memcore.aio
-from memcore.aio.database import AsyncKeyValue
+from memcore.aio import AsyncBlobStore, AsyncKeyValue
 from memcore.errors import InvalidItemError, InvalidOptionError
 from raw import rows
 
@@ -106,3 +106,25 @@ def test_increments_of_many_tasks_are_exact(db: memcore.Database) -> None:
         return await asyncio.gather(*(kv.increment("n") for _ in range(100)))
 
     assert sorted(run(db, main)) == list(range(1, 101))
+
+
+def test_a_blob_is_looked_up_off_the_loop(db, monkeypatch) -> None:
+    """On a server, that is a round trip."""
+    scope = db.scope(user="u")
+    address = scope.blobs.put(b"x" * 600_000)
+    readers: list[str] = []
+    store = type(db.engine.store)
+    read = store.read
+
+    def note(self: Any, *args: Any, **options: Any) -> Any:
+        readers.append(threading.current_thread().name)
+        return read(self, *args, **options)
+
+    async def main() -> bytes:
+        blobs = AsyncBlobStore(scope.blobs)
+        return b"".join([chunk async for chunk in blobs.open(address)])
+
+    monkeypatch.setattr(store, "read", note)
+    assert asyncio.run(main()) == b"x" * 600_000
+    assert readers
+    assert threading.main_thread().name not in readers
